@@ -1,0 +1,220 @@
+"""Dimensions: an ``int``, or a ``SymDim``, an integer expression over named sizes known only at the call.
+
+A SymDim is kept in one canonical form, a sum of products of atoms with integer coefficients, so that equal
+expressions are equal objects: ``(s + 1) * 2 == 2 * s + 2``. An atom is a name or a floor division, remainder,
+maximum or minimum of two expressions. Arithmetic that comes out constant gives an ``int`` again.
+Names stand for sizes and are taken to be at least 0; ``floordiv`` and ``mod`` are Python's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Union, cast
+
+__all__ = ["Dim", "Shape", "SymDim", "ceildiv", "dim_max", "dim_min", "evaluate", "is_static", "numel", "substitute",
+           "symbol", "symbols"]  # fmt: skip
+
+Dim = Union[int, "SymDim"]
+Shape = tuple[Dim, ...]
+Atom = tuple[object, ...]  # ("sym", name) | (op, Dim, Dim) with op in floordiv, mod, max, min
+Term = tuple[Atom, ...]  # product of atoms, sorted; () is the constant term
+
+
+class SymDim:
+    """An immutable integer expression; build with `symbol` and Python's operators."""
+
+    __slots__ = ("_hash", "terms")
+
+    def __init__(self, terms: Mapping[Term, int]) -> None:
+        self.terms: tuple[tuple[Term, int], ...] = tuple(sorted(terms.items(), key=lambda t: repr(t[0])))
+        self._hash = hash(self.terms)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SymDim) and self._hash == other._hash and self.terms == other.terms
+
+    def __add__(self, other: Dim) -> Dim:
+        out = dict(self.terms)
+        for term, coef in _terms(other):
+            out[term] = out.get(term, 0) + coef
+        return _make(out)
+
+    def __mul__(self, other: Dim) -> Dim:
+        out: dict[Term, int] = {}
+        for ta, ca in self.terms:
+            for tb, cb in _terms(other):
+                term = tuple(sorted(ta + tb, key=repr))
+                out[term] = out.get(term, 0) + ca * cb
+        return _make(out)
+
+    def __neg__(self) -> Dim:
+        return self * -1
+
+    def __sub__(self, other: Dim) -> Dim:
+        return self + other * -1
+
+    def __rsub__(self, other: Dim) -> Dim:
+        return -self + other
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __floordiv__(self, other: Dim) -> Dim:
+        return _divide(self, other)
+
+    def __rfloordiv__(self, other: Dim) -> Dim:
+        return _divide(other, self)
+
+    def __mod__(self, other: Dim) -> Dim:
+        return _remainder(self, other)
+
+    def __rmod__(self, other: Dim) -> Dim:
+        return _remainder(other, self)
+
+    def __repr__(self) -> str:
+        return " + ".join(_show_term(t, c) for t, c in self.terms).replace("+ -", "- ")
+
+
+def symbol(name: str) -> SymDim:
+    """The size called `name`."""
+    return SymDim({(("sym", name),): 1})
+
+
+def is_static(shape: tuple[Dim, ...]) -> bool:
+    return all(isinstance(d, int) for d in shape)
+
+
+def numel(shape: tuple[Dim, ...]) -> Dim:
+    """Number of elements: the product of the dimensions, 1 for a scalar."""
+    return cast(Dim, math.prod(shape, start=1))  # type: ignore[arg-type]
+
+
+def ceildiv(a: Dim, b: Dim) -> Dim:
+    return -(-a // b)
+
+
+def dim_max(a: Dim, b: Dim) -> Dim:
+    return _fold("max", a, b, max)
+
+
+def dim_min(a: Dim, b: Dim) -> Dim:
+    return _fold("min", a, b, min)
+
+
+def symbols(d: Dim) -> set[str]:
+    """Names of the sizes an expression depends on."""
+    if isinstance(d, int):
+        return set()
+    return {n for term, _ in d.terms for atom in term for n in _atom_symbols(atom)}
+
+
+def substitute(d: Dim, env: Mapping[str, Dim]) -> Dim:
+    """`d` with the named sizes in `env` replaced; names that are missing stay."""
+    if isinstance(d, int):
+        return d
+    total: Dim = 0
+    for term, coef in d.terms:
+        product: Dim = coef
+        for atom in term:
+            product = product * _substitute_atom(atom, env)
+        total = total + product
+    return total
+
+
+def evaluate(d: Dim, env: Mapping[str, int]) -> int:
+    """Value of `d`; KeyError names a size that `env` lacks."""
+    value = substitute(d, env)
+    if not isinstance(value, int):
+        raise KeyError(f"size {sorted(symbols(value))[0]} of {d} has no value")
+    return value
+
+
+def _terms(d: Dim) -> tuple[tuple[Term, int], ...]:
+    return (((), d),) if isinstance(d, int) else d.terms
+
+
+def _make(terms: dict[Term, int]) -> Dim:
+    kept = {t: c for t, c in terms.items() if c}
+    if not kept:
+        return 0
+    if len(kept) == 1 and () in kept:
+        return kept[()]
+    return SymDim(kept)
+
+
+def _atom(op: str, a: Dim, b: Dim) -> SymDim:
+    return SymDim({((op, a, b),): 1})
+
+
+def _divide(a: Dim, b: Dim) -> Dim:
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b
+    if b == 1:
+        return a
+    if a == b:
+        return 1  # sizes that divide are taken to be positive
+    exact: dict[Term, int] = {}
+    rest: dict[Term, int] = {}
+    for term, coef in _terms(a):
+        if (quotient := _divide_term(term, coef, b)) is not None:
+            exact[quotient[0]] = exact.get(quotient[0], 0) + quotient[1]
+        else:
+            rest[term] = coef
+    left = _make(rest)
+    if left == 0:
+        return _make(exact)
+    if isinstance(left, int) and isinstance(b, int):
+        return _make(exact) + left // b
+    return _make(exact) + _atom("floordiv", left, b)
+
+
+def _divide_term(term: Term, coef: int, b: Dim) -> tuple[Term, int] | None:
+    """The exact quotient of one product by `b`, when `b` is a constant or itself a single product."""
+    divisor = _terms(b)
+    if len(divisor) != 1 or coef % divisor[0][1]:
+        return None
+    left = list(term)
+    for atom in divisor[0][0]:
+        if atom not in left:
+            return None
+        left.remove(atom)
+    return tuple(left), coef // divisor[0][1]
+
+
+def _remainder(a: Dim, b: Dim) -> Dim:
+    if isinstance(a, int) and isinstance(b, int):
+        return a % b
+    rest = _make({t: c for t, c in _terms(a) if _divide_term(t, c, b) is None})
+    if isinstance(rest, int) and isinstance(b, int):
+        return rest % b
+    return _atom("mod", rest, b)
+
+
+def _fold(op: str, a: Dim, b: Dim, fn: Callable[[int, int], int]) -> Dim:
+    difference = a - b
+    if isinstance(difference, int):
+        return (a if difference >= 0 else b) if op == "max" else (b if difference >= 0 else a)
+    return _atom(op, *sorted((a, b), key=repr))
+
+
+def _atom_symbols(atom: Atom) -> set[str]:
+    if atom[0] == "sym":
+        return {cast(str, atom[1])}
+    return symbols(cast(Dim, atom[1])) | symbols(cast(Dim, atom[2]))
+
+
+def _substitute_atom(atom: Atom, env: Mapping[str, Dim]) -> Dim:
+    if atom[0] == "sym":
+        return env.get(cast(str, atom[1]), SymDim({(atom,): 1}))
+    a, b = substitute(cast(Dim, atom[1]), env), substitute(cast(Dim, atom[2]), env)
+    op = {"floordiv": _divide, "mod": _remainder, "max": dim_max, "min": dim_min}[cast(str, atom[0])]
+    return op(a, b)
+
+
+def _show_term(term: Term, coef: int) -> str:
+    if not term:
+        return str(coef)
+    names = [str(a[1]) if a[0] == "sym" else f"{a[0]}({a[1]}, {a[2]})" for a in term]
+    return "*".join(names if coef == 1 else [str(coef), *names])

@@ -1,0 +1,132 @@
+"""What to compile for. A Target is plain data: equal targets give equal code.
+
+`Target.host()` is this machine; `Target.parse("llvm -mcpu=haswell")` is another one of the same architecture.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from functools import lru_cache
+
+from . import config
+
+__all__ = ["Target"]
+
+#: Vector registers (count, bits) by the feature that brings them, widest first.
+_VECTORS = (("avx512f", 32, 512), ("avx2", 16, 256), ("avx", 16, 256), ("sse2", 16, 128), ("neon", 32, 128))
+
+
+@dataclass(frozen=True)
+class Target:
+    """A machine to compile for.
+
+    Attributes:
+        kind: ``llvm`` (a CPU) or ``cuda``.
+        cpu: LLVM's name of the processor (``haswell``, ``sapphirerapids``).
+        features: LLVM's feature names that it has, sorted.
+        triple: LLVM target triple.
+        l1_bytes, l2_bytes: data caches of one core, for blocking.
+    """
+
+    kind: str
+    cpu: str
+    features: tuple[str, ...]
+    triple: str
+    l1_bytes: int = 32 << 10
+    l2_bytes: int = 512 << 10
+
+    @staticmethod
+    def host() -> Target:
+        """This machine."""
+        return _host()
+
+    @staticmethod
+    def current() -> Target:
+        """`NNVM_TARGET` where it is set, this machine otherwise."""
+        text = config.target_string()
+        return Target.parse(text) if text else Target.host()
+
+    @staticmethod
+    def parse(text: str) -> Target:
+        """A Target from ``kind [-mcpu=NAME] [-mtriple=TRIPLE]``; ValueError says what was not understood."""
+        return _parse(text)
+
+    def has(self, feature: str) -> bool:
+        return feature in self.features
+
+    @property
+    def vector_bits(self) -> int:
+        """Width of a vector register in bits."""
+        return next((bits for name, _, bits in _VECTORS if name in self.features), 128)
+
+    @property
+    def vector_registers(self) -> int:
+        """Number of vector registers."""
+        return next((count for name, count, _ in _VECTORS if name in self.features), 16)
+
+    @property
+    def has_fma(self) -> bool:
+        return self.has("fma") or self.has("avx512f") or self.triple.startswith("aarch64")
+
+    def lanes(self, bits: int = 32) -> int:
+        """Elements of `bits` bits in one vector register."""
+        return max(1, self.vector_bits // max(bits, 8))
+
+    def __str__(self) -> str:
+        return f"{self.kind} -mcpu={self.cpu}"
+
+
+@lru_cache
+def _host() -> Target:
+    import llvmlite.binding as llvm
+
+    found = llvm.get_host_cpu_features()
+    features = tuple(sorted(name for name, on in found.items() if on))
+    return Target("llvm", llvm.get_host_cpu_name(), features, llvm.get_process_triple())
+
+
+@lru_cache
+def _parse(text: str) -> Target:
+    words = shlex.split(text)
+    if not words or words[0] not in ("llvm", "cuda"):
+        raise ValueError(f"target {text!r} must begin with 'llvm' or 'cuda', as in 'llvm -mcpu=haswell'")
+    options: dict[str, str] = {}
+    for word in words[1:]:
+        name, _, value = word.partition("=")
+        if name not in ("-mcpu", "-mtriple", "-arch") or not value:
+            raise ValueError(f"target {text!r}: {word!r} is none of -mcpu=NAME, -mtriple=TRIPLE, -arch=sm_NN")
+        options[name] = value
+    if words[0] == "cuda":
+        return Target("cuda", options.get("-arch", "sm_90"), (), "nvptx64-nvidia-cuda")
+    host = _host()
+    if "-mcpu" not in options and "-mtriple" not in options:
+        return host
+    triple, cpu = options.get("-mtriple", host.triple), options.get("-mcpu", "generic")
+    return Target("llvm", cpu, _features_of(cpu, triple), triple)
+
+
+#: Features by processor level, as far as schedules look at them (LLVM itself knows the rest from the name).
+_LEVELS: dict[str, tuple[str, ...]] = {
+    "x86-64": ("sse2",),
+    "x86-64-v2": ("sse2", "sse4.1", "sse4.2", "ssse3", "popcnt"),
+    "x86-64-v3": ("sse2", "sse4.1", "sse4.2", "ssse3", "popcnt", "avx", "avx2", "fma", "f16c", "bmi", "bmi2"),
+}
+_LEVELS["x86-64-v4"] = (*_LEVELS["x86-64-v3"], "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd")
+_LEVEL_OF = {
+    "nehalem": "x86-64-v2", "westmere": "x86-64-v2", "haswell": "x86-64-v3", "broadwell": "x86-64-v3",
+    "skylake": "x86-64-v3", "znver1": "x86-64-v3", "znver2": "x86-64-v3", "znver3": "x86-64-v3",
+    "skylake-avx512": "x86-64-v4", "icelake-server": "x86-64-v4", "cascadelake": "x86-64-v4",
+    "sapphirerapids": "x86-64-v4", "emeraldrapids": "x86-64-v4", "znver4": "x86-64-v4", "znver5": "x86-64-v4",
+}  # fmt: skip
+
+
+def _features_of(cpu: str, triple: str) -> tuple[str, ...]:
+    if triple.startswith("aarch64"):
+        return ("neon",)
+    if cpu == "generic":
+        return _LEVELS["x86-64"]
+    level = cpu if cpu in _LEVELS else _LEVEL_OF.get(cpu)
+    if level is None:
+        raise ValueError(f"processor {cpu!r} is not known; known: {', '.join(sorted({*_LEVELS, *_LEVEL_OF}))}")
+    return tuple(sorted(_LEVELS[level]))
