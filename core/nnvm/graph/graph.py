@@ -1,0 +1,121 @@
+"""A graph: its outputs, and the variables it is called with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from nnvm.graph.node import Node, NodeEntry, apply
+
+__all__ = ["Graph", "Uses", "rebuild", "topological"]
+
+
+@dataclass(eq=False, frozen=True)
+class Graph:
+    """Immutable. Passes give a new Graph, or the same object where they change nothing.
+
+    Attributes:
+        outputs: what it computes.
+        inputs: its variables in calling order, those that nothing uses included.
+        attrs: graph attributes (`graph_attrs`), each provided by a pass.
+    """
+
+    outputs: tuple[NodeEntry, ...]
+    inputs: tuple[Node, ...]
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def nodes(self) -> list[Node]:
+        """All nodes, inputs of a node before it; graph inputs that nothing uses are not among them."""
+        return topological(self.outputs)
+
+    def with_attrs(self, **attrs: Any) -> Graph:
+        return replace(self, attrs={**self.attrs, **attrs})
+
+    def with_outputs(self, outputs: Sequence[NodeEntry]) -> Graph:
+        return replace(self, outputs=tuple(outputs))
+
+    def ir(self) -> str:
+        """The graph as text."""
+        from nnvm.graph.printer import print_graph
+
+        return print_graph(self)
+
+    def __str__(self) -> str:
+        return self.ir()
+
+
+def topological(outputs: Iterable[NodeEntry]) -> list[Node]:
+    """Nodes that `outputs` depend on, inputs first; iterative, so depth is no limit."""
+    order: dict[Node, None] = {}
+    stack: list[tuple[Node, bool]] = [(e.node, False) for e in reversed(list(outputs))]
+    while stack:
+        node, done = stack.pop()
+        if node in order:
+            continue
+        if done:
+            order[node] = None
+        else:
+            stack.append((node, True))
+            stack.extend((e.node, False) for e in reversed(node.inputs) if e.node not in order)
+    return list(order)
+
+
+class Uses:
+    """Who uses each value of a graph."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.order = graph.nodes
+        self._uses: dict[NodeEntry, list[tuple[Node, int]]] = {}
+        for node in self.order:
+            for i, e in enumerate(node.inputs):
+                self._uses.setdefault(e, []).append((node, i))
+        self.outputs = set(graph.outputs)
+
+    def of(self, entry: NodeEntry) -> list[tuple[Node, int]]:
+        """(user, input position) pairs, in topological order; graph outputs are not counted."""
+        return self._uses.get(entry, [])
+
+    def of_node(self, node: Node) -> list[tuple[Node, int]]:
+        return [u for e in node.outputs for u in self.of(e)]
+
+    def is_output(self, entry: NodeEntry) -> bool:
+        return entry in self.outputs
+
+    def sole_user(self, entry: NodeEntry) -> Node | None:
+        """The one node that uses it, where it is used once and is no graph output."""
+        users = self.of(entry)
+        return users[0][0] if len(users) == 1 and entry not in self.outputs else None
+
+
+Rewrite = Callable[[Node, tuple[NodeEntry, ...]], "Node | tuple[NodeEntry, ...] | NodeEntry | None"]
+
+
+def rebuild(graph: Graph, rewrite: Rewrite) -> Graph:
+    """The graph with nodes replaced, in topological order.
+
+    `rewrite(node, inputs)` gets each node that is no variable with its already rewritten inputs, and gives None to
+    keep it (on the new inputs), a Node, or the entries that replace its outputs. Gives the same Graph object where
+    nothing changed.
+    """
+    new: dict[Node, tuple[NodeEntry, ...]] = {}
+    changed = False
+    for node in graph.nodes:
+        if node.is_variable:
+            new[node] = node.outputs
+            continue
+        inputs = tuple(new[e.node][e.index] for e in node.inputs)
+        result = rewrite(node, inputs)
+        if result is None:
+            same = all(a == b for a, b in zip(inputs, node.inputs))
+            kept = node if same else apply(node.op, inputs, node.attrs, node.name, node.source)
+            new[node] = kept.outputs
+            changed |= not same
+            continue
+        outputs = result.outputs if isinstance(result, Node) else (result,) if isinstance(result, NodeEntry) else result
+        new[node] = tuple(outputs)
+        changed |= tuple(outputs) != node.outputs
+    if not changed:
+        return graph
+    return graph.with_outputs([new[e.node][e.index] for e in graph.outputs])

@@ -1,0 +1,69 @@
+"""The one table of op attributes: every fact that a pass may know about an op, documented once.
+
+Anybody may add an attribute (`declare`) and attach it to any op from any file (`Op.set_attr`).
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+__all__ = ["ATTRIBUTES", "OpPattern", "declare"]
+
+
+class OpPattern(enum.IntEnum):
+    """How an op's output elements depend on its input elements; what may be fused follows from it."""
+
+    ELEMWISE = 0
+    """Output element i needs element i of each input, all of one shape."""
+    BROADCAST = 1
+    """Elementwise after broadcasting."""
+    INJECTIVE = 2
+    """Each output element needs a bounded number of input elements (transpose, slice, concat, take)."""
+    REDUCE = 3
+    """Reduces axes of its input; elementwise producers can be fused into it."""
+    OUT_FUSABLE = 4
+    """A master (convolution, matmul, softmax, ...): elementwise consumers can be fused to its output."""
+    OPAQUE = 5
+    """Nothing is known: never fused."""
+
+
+@dataclass(frozen=True)
+class Attribute:
+    name: str
+    signature: str
+    doc: str
+
+
+ATTRIBUTES: dict[str, Attribute] = {}
+
+
+def declare(name: str, signature: str, doc: str) -> None:
+    """Adds an attribute to the table; declaring one twice is a ValueError."""
+    if name in ATTRIBUTES:
+        raise ValueError(f"op attribute {name!r} is declared already: {ATTRIBUTES[name].doc}")
+    ATTRIBUTES[name] = Attribute(name, signature, doc)
+
+
+declare("infer_type", "(attrs, inputs: tuple[TensorType, ...]) -> tuple[TensorType, ...]",
+        "Types of the outputs; ValueError says what does not fit.")  # fmt: skip
+declare("infer_backward", "(attrs, inputs: tuple[TensorType | None, ...], outputs: ...) -> inputs",
+        "What known outputs say about the inputs.")  # fmt: skip
+declare("pattern", "OpPattern", "How outputs depend on inputs, for fusion.")
+declare("compute", "(attrs, inputs: list[te.Tensor], outputs: tuple[TensorType, ...]) -> list[te.Tensor]",
+        "The algorithm as tensor expressions, one tensor per output.")  # fmt: skip
+declare("build_tir", "(attrs, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], name) -> PrimFunc",
+        "The loop nest of an op that is no pure tensor expression (scatter, sort, cumsum); it is never fused.")  # fmt: skip
+declare("reference", "(attrs, *arrays) -> tuple of numpy arrays", "What the op means, in numpy.")
+declare("gradient", "(node, out_grads: list[NodeEntry]) -> list[NodeEntry | None]",
+        "Gradients of the inputs; None where there is none.")  # fmt: skip
+declare("layout_rule", "see graph/passes/alter_op_layout.py", "How the op lives with blocked layouts.")
+declare("inplace", "tuple[tuple[int, int], ...]", "(input, output) pairs that may share memory.")
+declare("view", "bool", "The single output is the first input under another shape: contiguous, no copy.")
+declare("scale_axis", "see graph/passes/fold_scale_axis.py", "How scales along an axis move through the op.")
+declare("simplify_inference", "(node) -> NodeEntry | tuple[NodeEntry, ...]", "The op at inference, in simpler ops.")
+declare("is_constant", "bool", "The outputs depend on attributes only.")
+declare("linear_in", "int", "Index of the input that the op is linear in (for scale folding and gradients).")
+declare("targets", "frozenset[str]", "Target kinds that can run the op; absent: all with a compute.")
+declare("stateful", "bool", "Has effects or draws random numbers: never merged, removed or reordered.")
+declare("flops", "(attrs, inputs, outputs) -> Dim", "Floating point operations, for reports and cost models.")

@@ -1,0 +1,143 @@
+"""Passes and how they are run.
+
+A pass is a function ``Graph -> Graph`` with what it requires and provides. Graph attributes that a pass does not
+declare to preserve are dropped when it changed the graph, so none can go stale.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from nnvm.graph.graph import Graph
+from nnvm.target import Target
+
+__all__ = ["PASSES", "Instrument", "Pass", "PassContext", "PassError", "apply_passes", "get_pass", "register_pass"]
+
+
+class PassError(RuntimeError):
+    """A pass that is unknown, or that lacks what it requires."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A registered pass.
+
+    Attributes:
+        requires: graph attributes that must be there.
+        provides: graph attributes that are there afterwards.
+        opt_level: runs only where the context's level is at least this; 0: always.
+    """
+
+    name: str
+    run: Callable[[Graph, PassContext], Graph]
+    requires: tuple[str, ...]
+    provides: tuple[str, ...]
+    opt_level: int
+    doc: str
+
+
+class Instrument(Protocol):
+    """Watches passes; give one to a PassContext."""
+
+    def before_pass(self, name: str, graph: Graph) -> None: ...
+
+    def after_pass(self, name: str, before: Graph, after: Graph, seconds: float) -> None: ...
+
+
+@dataclass
+class PassContext:
+    """Settings of one compilation.
+
+    Attributes:
+        opt_level: 0 none but what is needed to run, 1 cheap and safe, 2 fusion, 3 all (the default).
+        disabled: names of passes left out.
+        target: what is compiled for.
+        options: settings that single passes read (``fast_math``, ``precise``, ...).
+        verify: check the graph after every pass.
+    """
+
+    opt_level: int = 3
+    disabled: frozenset[str] = frozenset()
+    target: Target = field(default_factory=Target.current)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    instruments: Sequence[Instrument] = ()
+    verify: bool = False
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @staticmethod
+    def current() -> PassContext:
+        """The innermost context in use, or a new default one."""
+        return _current.get() or PassContext()
+
+    @contextmanager
+    def use(self) -> Iterator[PassContext]:
+        token = _current.set(self)
+        try:
+            yield self
+        finally:
+            _current.reset(token)
+
+
+_current: contextvars.ContextVar[PassContext | None] = contextvars.ContextVar("nnvm_pass_context", default=None)
+PASSES: dict[str, Pass] = {}
+
+
+def register_pass(
+    name: str, *, requires: Sequence[str] = (), provides: Sequence[str] = (), opt_level: int = 0,
+) -> Callable[[Callable[[Graph, PassContext], Graph]], Callable[[Graph, PassContext], Graph]]:  # fmt: skip
+    """Registers the decorated function as the pass `name`."""
+
+    def decorate(fn: Callable[[Graph, PassContext], Graph]) -> Callable[[Graph, PassContext], Graph]:
+        if name in PASSES:
+            raise ValueError(f"pass {name!r} is registered already")
+        PASSES[name] = Pass(name, fn, tuple(requires), tuple(provides), opt_level, fn.__doc__ or "")
+        return fn
+
+    return decorate
+
+
+def get_pass(name: str) -> Pass:
+    if name not in PASSES:
+        raise PassError(f"no pass {name!r}; known: {', '.join(sorted(PASSES))}")
+    return PASSES[name]
+
+
+def apply_passes(graph: Graph, names: Sequence[str], context: PassContext | None = None) -> Graph:
+    """Runs the passes in order. PassError where one lacks what it requires, naming the passes that provide it."""
+    context = context or PassContext.current()
+    with context.use():
+        for name in names:
+            p = get_pass(name)
+            if name in context.disabled or p.opt_level > context.opt_level:
+                continue
+            graph = _run(p, graph, context)
+    return graph
+
+
+def _run(p: Pass, graph: Graph, context: PassContext) -> Graph:
+    for attr in p.requires:
+        if attr not in graph.attrs:
+            providers = [q.name for q in PASSES.values() if attr in q.provides]
+            by = f"run {' or '.join(providers)} before it" if providers else "no pass provides it"
+            raise PassError(f"pass {p.name} requires the graph attribute {attr!r}; {by}")
+    for instrument in context.instruments:
+        instrument.before_pass(p.name, graph)
+    start = time.perf_counter()
+    after = p.run(graph, context)
+    seconds = time.perf_counter() - start
+    context.seconds[p.name] = context.seconds.get(p.name, 0.0) + seconds
+    for attr in p.provides:
+        if attr not in after.attrs:
+            raise PassError(f"pass {p.name} promises the graph attribute {attr!r} and did not set it")
+    if context.verify and after is not graph:
+        from nnvm.graph.verify import verify
+
+        verify(after, f"after {p.name}")
+    for instrument in context.instruments:
+        instrument.after_pass(p.name, graph, after, seconds)
+    return after
