@@ -1,7 +1,6 @@
 """Passes and how they are run.
 
-A pass is a function ``Graph -> Graph`` with what it requires and provides. Graph attributes that a pass does not
-declare to preserve are dropped when it changed the graph, so none can go stale.
+A pass is a function ``Graph -> Graph`` that declares the graph attributes it requires and provides.
 """
 
 from __future__ import annotations
