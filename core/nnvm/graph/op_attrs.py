@@ -67,3 +67,5 @@ declare("linear_in", "int", "Index of the input that the op is linear in (for sc
 declare("targets", "frozenset[str]", "Target kinds that can run the op; absent: all with a compute.")
 declare("stateful", "bool", "Has effects or draws random numbers: never merged, removed or reordered.")
 declare("flops", "(attrs, inputs, outputs) -> Dim", "Floating point operations, for reports and cost models.")
+declare("host_call", "(attrs) -> callable(env: Mapping[str, int], *tensors) -> sequence of tensors",
+        "How the frontend runs an OPAQUE node itself; results must not share memory with the arguments.")  # fmt: skip

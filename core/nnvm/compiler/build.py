@@ -1,0 +1,207 @@
+"""Graph to executable plan: passes, then one kernel per distinct fused group, then the order of calls."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import nnvm.ops  # noqa: F401  registers the operators
+from nnvm.compiler.lower_group import lower_group
+from nnvm.compiler.pipeline import pipeline
+from nnvm.dim import Dim, SymDim, symbol, symbols
+from nnvm.graph import Graph, Node
+from nnvm.graph.pass_manager import Instrument, PassContext, apply_passes
+from nnvm.graph.structural import structural_key
+from nnvm.runtime.executor import HostStep, KernelStep, Plan
+from nnvm.runtime.llvm_jit import Kernel, compile_funcs
+from nnvm.target import Target
+from nnvm.tir.stmt import PrimFunc
+
+__all__ = ["BuildOptions", "CompiledGraph", "KernelInfo", "compile_graph"]
+
+Strides = Optional[tuple[Dim, ...]]
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """Settings of one build.
+
+    Attributes:
+        target: what to compile for; None: `Target.current()`.
+        opt_level: 0 (no more than needed to run) to 3.
+        disabled_passes: names of passes left out.
+        options: settings of single passes (`precise`, `fast_math`).
+        verify: check the graph after each pass.
+        instruments: watchers of passes.
+    """
+
+    target: Target | None = None
+    opt_level: int = 3
+    disabled_passes: frozenset[str] = frozenset()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    verify: bool = False
+    instruments: tuple[Instrument, ...] = ()
+
+
+@dataclass(frozen=True)
+class KernelInfo:
+    """One kernel call of a plan, for reports.
+
+    Attributes:
+        ops: names of the fused operators in order.
+        sources: user source lines they come from.
+        shared: another call of the plan uses the same machine code.
+    """
+
+    name: str
+    ops: tuple[str, ...]
+    sources: tuple[str, ...]
+    shared: bool
+
+
+@dataclass(frozen=True)
+class CompiledGraph:
+    """A graph ready to run.
+
+    Attributes:
+        plan: for the `Executor`.
+        prepare: the part that depends on parameters only, with outputs for the main graph's inputs of kind
+            ``prepared`` in order; None where there is none.
+        kernels: one per kernel call.
+        seconds: compile time by phase (``passes``, ``lower``, ``llvm``, ``plan``).
+    """
+
+    plan: Plan
+    prepare: CompiledGraph | None
+    kernels: tuple[KernelInfo, ...]
+    seconds: Mapping[str, float]
+
+    @property
+    def graph(self) -> Graph:
+        return self.plan.graph
+
+    @property
+    def host_nodes(self) -> list[Node]:
+        """Nodes that the frontend runs itself."""
+        return [s.node for s in self.plan.steps if isinstance(s, HostStep)]
+
+
+def compile_graph(graph: Graph, options: BuildOptions | None = None) -> CompiledGraph:
+    """Optimises and compiles `graph` (its types inferred).
+
+    Errors of type inference or of a pass come through as they are; a group that no schedule takes is a ValueError
+    that names its nodes.
+    """
+    options = options or BuildOptions()
+    target = options.target or Target.current()
+    context = PassContext(opt_level=options.opt_level, disabled=options.disabled_passes, target=target,
+                          options=options.options, instruments=options.instruments, verify=options.verify)  # fmt: skip
+    clock = _Clock()
+    with clock("passes"):
+        graph = apply_passes(graph, pipeline(), context)
+    prepare_graph: Graph | None = graph.attrs.get("prepare")
+    compiled = _compile_optimised(graph, target, clock)
+    if prepare_graph is None or not prepare_graph.outputs:
+        return compiled
+    prepare = _compile_optimised(prepare_graph, target, clock)
+    return CompiledGraph(compiled.plan, prepare, compiled.kernels, clock.seconds)
+
+
+class _Clock:
+    """Seconds by phase."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A group node with the strides of the graph inputs and outputs that it touches directly."""
+
+    node: Node
+    input_strides: tuple[Strides, ...]
+    output_strides: tuple[Strides, ...]
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        return structural_key(self.node.attrs["graph"]), self.input_strides, self.output_strides
+
+
+def _compile_optimised(graph: Graph, target: Target, clock: _Clock) -> CompiledGraph:
+    """Kernels and plan of a fused and memory-planned graph."""
+    calls = [_call(graph, node) for node in graph.nodes if node.op.name == "group"]
+    funcs: dict[tuple[object, ...], PrimFunc] = {}
+    keys = []
+    with clock("lower"):
+        for call in calls:
+            key = call.key
+            keys.append(key)
+            if key not in funcs:
+                name = f"k{len(funcs)}_{call.node.name}"
+                funcs[key] = lower_group(call.node.attrs["graph"], target, name,
+                                         call.input_strides, call.output_strides)  # fmt: skip
+    with clock("llvm"):
+        kernels = dict(zip(funcs, compile_funcs(list(funcs.values()), target)))
+    with clock("plan"):
+        plan = _plan(graph, {c.node: kernels[k] for c, k in zip(calls, keys)})
+    infos = tuple(_info(c.node, kernels[k], keys.count(k) > 1) for c, k in zip(calls, keys))
+    return CompiledGraph(plan, None, infos, clock.seconds)
+
+
+def _call(graph: Graph, node: Node) -> _Call:
+    in_strides = graph.attrs.get("input_strides") or (None,) * len(graph.inputs)
+    out_strides = graph.attrs.get("output_strides") or (None,) * len(graph.outputs)
+    of_input = {v[0]: s for v, s in zip(graph.inputs, in_strides)}
+    of_output = dict(zip(graph.outputs, out_strides))
+    return _Call(node, tuple(of_input.get(e) for e in node.inputs), tuple(of_output.get(e) for e in node.outputs))
+
+
+def _plan(graph: Graph, kernels: Mapping[Node, Kernel]) -> Plan:
+    steps: list[KernelStep | HostStep] = []
+    for node in graph.nodes:
+        if node.is_variable or node.is_constant or node.op.attr("view"):
+            continue
+        if node not in kernels:
+            if not node.op.has("host_call"):
+                raise ValueError(f"nothing can run {node}: the op has neither a compute nor a host_call")
+            steps.append(HostStep(node))
+            continue
+        kernel = kernels[node]
+        sizes = {name: symbol(name) for name in kernel.symbols}
+        steps.append(KernelStep(node, kernel, (*node.inputs, *node.outputs), sizes))
+    return Plan(graph, graph.attrs["memory_plan"], tuple(steps), _symbol_sources(graph))
+
+
+def _symbol_sources(graph: Graph) -> dict[str, tuple[int, int]]:
+    """Which axis of which input tells each size; sizes that no axis tells are given by the caller."""
+    sources: dict[str, tuple[int, int]] = {}
+    for position, var in enumerate(graph.inputs):
+        for axis, d in enumerate(var[0].type.shape):
+            if isinstance(d, SymDim) and (names := symbols(d)) and d == symbol(name := next(iter(names))):
+                sources.setdefault(name, (position, axis))
+    used: set[str] = set()
+    for node in graph.nodes:
+        for t in node.types or ():
+            for d in t.shape:
+                used |= symbols(d)
+    for name in used - sources.keys():
+        sources[name] = (-1, -1)
+    return sources
+
+
+def _info(node: Node, kernel: Kernel, shared: bool) -> KernelInfo:
+    inner = [n for n in node.attrs["graph"].nodes if not n.is_variable and not n.is_constant]
+    sources = tuple(dict.fromkeys(n.source for n in inner if n.source))
+    return KernelInfo(kernel.name, tuple(n.op.name for n in inner), sources, shared)
+

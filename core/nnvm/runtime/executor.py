@@ -1,0 +1,304 @@
+"""Runs a compiled graph: native segments, each in one native call, and host nodes between them.
+
+All sizes and addresses of a call come from three places: the compiled graph's plan (who shares with whom), an
+`_Instance` of it for given values of the symbolic sizes (offsets and programs, kept), and the call's own tensors.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from ctypes import c_int64
+from dataclasses import dataclass
+from typing import Any
+
+from nnvm.dim import Dim, evaluate
+from nnvm.dtype import DType
+from nnvm.graph.graph import Graph
+from nnvm.graph.memory_plan import MemoryPlan, Slot
+from nnvm.graph.node import Node, NodeEntry
+from nnvm.runtime import openmp
+from nnvm.runtime.llvm_jit import Kernel
+from nnvm.runtime.memory import ALIGNMENT, Memory
+from nnvm.runtime.program import Program
+
+__all__ = ["Executor", "HostStep", "KernelStep", "Plan"]
+
+#: Instances (one per set of values of the symbolic sizes) that an executor keeps.
+MAX_INSTANCES = 64
+
+
+@dataclass(frozen=True)
+class KernelStep:
+    """One kernel call: `kernel(*buffers)`."""
+
+    node: Node
+    kernel: Kernel
+    buffers: tuple[NodeEntry, ...]
+    symbols: Mapping[str, Dim]
+
+
+@dataclass(frozen=True)
+class HostStep:
+    """A node that the frontend runs itself, through its op's attribute ``host_call``."""
+
+    node: Node
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything an Executor needs of a compiled graph.
+
+    Attributes:
+        graph: the fused graph.
+        memory: where its values live.
+        steps: kernel calls and host nodes in order.
+        symbols: where the value of each size is read: name -> (position in graph.inputs, axis).
+    """
+
+    graph: Graph
+    memory: MemoryPlan
+    steps: tuple[KernelStep | HostStep, ...]
+    symbols: Mapping[str, tuple[int, int]]
+
+
+@dataclass
+class _Instance:
+    """A plan with every size known."""
+
+    env: Mapping[str, int]
+    segments: list[Program | _Host]
+    arena_bytes: int
+    workspace_bytes: int  # of one thread
+    outputs: list[tuple[tuple[int, ...], DType, tuple[int, ...] | None]]
+    arenas: list[tuple[int, Any]]  # (threads it has room for, arena): free ones; list operations are atomic
+
+
+@dataclass
+class _Host:
+    call: Any
+    inputs: list[_View]
+    outputs: list[tuple[int, tuple[int, ...], DType]]  # (base, shape, dtype)
+
+
+@dataclass(frozen=True)
+class _View:
+    base: int
+    offset: int
+    shape: tuple[int, ...]
+    dtype: DType
+
+
+class Executor:
+    """Runs a `Plan` on the tensors of one `Memory`. Calls are re-entrant: each takes an arena of its own."""
+
+    def __init__(self, plan: Plan, memory: Memory, constants: Sequence[Any]) -> None:
+        """`constants`: tensors for ``plan.memory.constants``, kept alive here."""
+        self.plan = plan
+        self.memory = memory
+        self._lock = threading.Lock()
+        self._instances: OrderedDict[tuple[int, ...], _Instance] = OrderedDict()
+        graph = plan.graph
+        self._first_output = 1 + len(graph.inputs)
+        self._first_constant = self._first_output + len(graph.outputs)
+        hosts = sum(len(s.node.outputs) for s in plan.steps if isinstance(s, HostStep))
+        self._first_host = self._first_constant + len(constants)
+        self._num_bases = self._first_host + hosts
+        self._names = tuple(sorted(plan.symbols))
+        # tensors that stay: constants, and what `bind` was given; replaced as a whole, so that a call sees one state
+        fixed: dict[int, Any] = {self._first_constant + i: c for i, c in enumerate(constants)}
+        self._fixed = (fixed, self._template(fixed))
+        self._free_inputs = tuple(range(len(graph.inputs)))
+
+    def _template(self, fixed: Mapping[int, Any]) -> Any:
+        bases = (c_int64 * self._num_bases)()
+        for base, tensor in fixed.items():
+            bases[base] = self.memory.pointer(tensor)
+        return bases
+
+    def bind(self, values: Mapping[int, Any]) -> None:
+        """Gives graph inputs (by position) their tensors once for all calls to come; they must be contiguous."""
+        with self._lock:
+            fixed = {**self._fixed[0], **{1 + i: t for i, t in values.items()}}
+            self._fixed = (fixed, self._template(fixed))
+            bound = {b - 1 for b in fixed if b < self._first_output}
+            self._free_inputs = tuple(i for i in range(len(self.plan.graph.inputs)) if i not in bound)
+
+    def bound(self) -> Mapping[int, Any]:
+        """The tensors that `bind` was given, by position."""
+        return {b - 1: t for b, t in self._fixed[0].items() if b < self._first_output}
+
+    def run(self, inputs: Sequence[Any], env: Mapping[str, int] | None = None) -> list[Any]:
+        """The graph's outputs, fresh tensors.
+
+        Args:
+            inputs: tensors for the graph inputs that are not bound, in order. Their shapes, dtypes and strides must
+                have been checked against the graph's: native code relies on them.
+            env: values of the symbolic sizes; by default read from the shapes of `inputs`.
+        """
+        instance = self._instance(inputs, env)
+        fixed, template = self._fixed
+        bases = (c_int64 * self._num_bases).from_buffer_copy(template)
+        pointer = self.memory.pointer
+        for position, tensor in zip(self._free_inputs, inputs):
+            bases[1 + position] = pointer(tensor)
+        threads = openmp.max_threads()
+        arena = self._take_arena(instance, threads)
+        base = pointer(arena)
+        bases[0] = base
+        empty = self.memory.empty
+        outputs: list[Any] = []
+        for i, (shape, dtype, strides) in enumerate(instance.outputs):
+            out = empty(shape, dtype, strides)
+            outputs.append(out)
+            bases[self._first_output + i] = pointer(out)
+        workspace = base + instance.arena_bytes
+        try:
+            if len(instance.segments) == 1 and isinstance(segment := instance.segments[0], Program):
+                segment.run(bases, workspace, threads)
+            else:
+                self._run_mixed(instance, bases, workspace, threads, arena, inputs, fixed, outputs)
+        finally:
+            instance.arenas.append((threads, arena))
+        return outputs
+
+    def profile(self, inputs: Sequence[Any], env: Mapping[str, int] | None = None) -> list[tuple[Node, int]]:
+        """(node, nanoseconds) of every kernel step of one call."""
+        instance = self._instance(inputs, env)
+        result: list[tuple[Node, int]] = []
+        original = instance.segments
+        nodes = [s.node for s in self.plan.steps if isinstance(s, KernelStep)]
+
+        class _Timed:
+            def __init__(self, program: Program) -> None:
+                self.program = program
+
+            def run(self, bases: Any, workspace: int, threads: int) -> None:
+                times = self.program.profile(bases, workspace, threads)
+                result.extend(zip(nodes[len(result) :], times))
+
+        with self._lock:
+            timed: list[Any] = [_Timed(s) if isinstance(s, Program) else s for s in original]
+            copy = _Instance(instance.env, timed, instance.arena_bytes, instance.workspace_bytes, instance.outputs, [])
+            key = tuple(instance.env[n] for n in self._names)
+            self._instances[key] = copy
+        try:
+            self.run(inputs, env)
+        finally:
+            with self._lock:
+                self._instances[key] = instance
+        return result
+
+    def release(self) -> None:
+        """Frees arenas and instances that are not in use."""
+        with self._lock:
+            self._instances.clear()
+
+    def _take_arena(self, instance: _Instance, threads: int) -> Any:
+        while instance.arenas:
+            room, arena = instance.arenas.pop()
+            if room >= threads:
+                return arena
+        return self.memory.arena(instance.arena_bytes + instance.workspace_bytes * threads + ALIGNMENT)
+
+    def _run_mixed(
+        self, instance: _Instance, bases: Any, workspace: int, threads: int, arena: Any, inputs: Sequence[Any],
+        fixed: Mapping[int, Any], outputs: list[Any],
+    ) -> None:  # fmt: skip
+        """The segments in order, with host nodes between them on views of the call's memory."""
+        memory = self.memory
+        tensors: dict[int, Any] = {**fixed, **{1 + p: t for p, t in zip(self._free_inputs, inputs)}}
+        tensors.update((self._first_output + i, t) for i, t in enumerate(outputs))
+
+        def view(v: _View) -> Any:
+            if v.base == 0:
+                return memory.view(arena, v.offset, v.shape, v.dtype)
+            return memory.reshape(tensors[v.base], v.offset, v.shape, v.dtype)
+
+        for segment in instance.segments:
+            if not isinstance(segment, _Host):
+                segment.run(bases, workspace, threads)
+                continue
+            results = segment.call(instance.env, *(view(v) for v in segment.inputs))
+            for (base, shape, dtype), result in zip(segment.outputs, results, strict=True):
+                tensors[base] = memory.contiguous(result, shape, dtype)
+                bases[base] = memory.pointer(tensors[base])
+        for i, entry in enumerate(self.plan.graph.outputs):
+            slot = self.plan.memory.slots[entry]
+            if slot.kind == "host":
+                outputs[i] = tensors[self._first_host + slot.index]
+
+    def _instance(self, inputs: Sequence[Any], env: Mapping[str, int] | None) -> _Instance:
+        if not self._names:
+            key: tuple[int, ...] = ()
+        elif env is not None:
+            key = tuple(env[n] for n in self._names)
+        else:
+            position_of = {p: i for i, p in enumerate(self._free_inputs)}
+            sources = (self.plan.symbols[n] for n in self._names)
+            key = tuple(int(inputs[position_of[p]].shape[axis]) for p, axis in sources)
+        found = self._instances.get(key)
+        if found is not None:
+            return found
+        with self._lock:
+            if key not in self._instances:
+                self._instances[key] = self._instantiate(dict(zip(self._names, key)))
+                while len(self._instances) > MAX_INSTANCES:
+                    self._instances.popitem(last=False)
+            return self._instances[key]
+
+    def _instantiate(self, env: dict[str, int]) -> _Instance:
+        plan, graph = self.plan, self.plan.graph
+        segments: list[Program | _Host] = []
+        calls: list[tuple[Kernel, list[tuple[int, int]], list[int]]] = []
+
+        def flush() -> None:
+            if calls:
+                segments.append(Program(calls))
+                calls.clear()
+
+        for step in plan.steps:
+            if isinstance(step, HostStep):
+                flush()
+                segments.append(self._host(step.node, env))
+                continue
+            refs = [self._reference(plan.memory.slots[e], env) for e in step.buffers]
+            calls.append((step.kernel, refs, [evaluate(d, env) for d in step.symbols.values()]))
+        flush()
+        workspace = max((evaluate_kernel_workspace(s, env) for s in plan.steps if isinstance(s, KernelStep)), default=0)
+        strides = graph.attrs.get("output_strides") or (None,) * len(graph.outputs)
+        outputs = []
+        for entry, stride in zip(graph.outputs, strides):
+            shape = tuple(evaluate(d, env) for d in entry.type.shape)
+            if plan.memory.slots[entry].kind == "host":
+                shape = (0,)  # the host node brings the tensor
+                stride = None
+            outputs.append((shape, entry.type.dtype, tuple(evaluate(d, env) for d in stride) if stride else None))
+        arena = -(-evaluate(plan.memory.arena_bytes, env) // ALIGNMENT) * ALIGNMENT
+        return _Instance(env, segments, arena, workspace, outputs, [])
+
+    def _host(self, node: Node, env: Mapping[str, int]) -> _Host:
+        slots = self.plan.memory.slots
+        inputs = [self._view(e, slots[e], env) for e in node.inputs]
+        outputs = []
+        for e in node.outputs:
+            base, _ = self._reference(slots[e], env)
+            outputs.append((base, tuple(evaluate(d, env) for d in e.type.shape), e.type.dtype))
+        return _Host(node.op.attr("host_call")(node.attrs), inputs, outputs)
+
+    def _view(self, entry: NodeEntry, slot: Slot, env: Mapping[str, int]) -> _View:
+        base, offset = self._reference(slot, env)
+        return _View(base, offset, tuple(evaluate(d, env) for d in entry.type.shape), entry.type.dtype)
+
+    def _reference(self, slot: Slot, env: Mapping[str, int]) -> tuple[int, int]:
+        """(position in the table of base addresses, byte offset) of a value."""
+        first = {"arena": 0, "input": 1, "output": self._first_output, "constant": self._first_constant,
+                 "host": self._first_host}[slot.kind]  # fmt: skip
+        return (0 if slot.kind == "arena" else first + slot.index), evaluate(slot.offset, env)
+
+
+def evaluate_kernel_workspace(step: KernelStep, env: Mapping[str, int]) -> int:
+    """Bytes of workspace that one thread of this kernel call needs, 64-byte aligned."""
+    local = {name: evaluate(d, env) for name, d in step.symbols.items()}
+    return -(-evaluate(step.kernel.workspace, local) // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,67 @@
+"""Where an Executor gets memory from. Frontends give their own `Memory` (torch tensors); this one is numpy's."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from nnvm.dtype import DType
+
+__all__ = ["ALIGNMENT", "Memory", "NumpyMemory"]
+
+#: Alignment of arenas and of storages inside them, in bytes: a cache line, and the widest vector.
+ALIGNMENT = 64
+
+
+class Memory(Protocol):
+    """Makes and looks at tensors of one kind."""
+
+    def empty(self, shape: tuple[int, ...], dtype: DType, strides: tuple[int, ...] | None) -> Any:
+        """A new uninitialised tensor; `strides` in elements, None for contiguous."""
+
+    def arena(self, nbytes: int) -> Any:
+        """New uninitialised bytes."""
+
+    def view(self, arena: Any, offset: int, shape: tuple[int, ...], dtype: DType) -> Any:
+        """A contiguous tensor on `arena`, without a copy, from byte `offset` on."""
+
+    def reshape(self, tensor: Any, offset: int, shape: tuple[int, ...], dtype: DType) -> Any:
+        """A contiguous tensor on the memory of the contiguous `tensor`, from byte `offset` on."""
+
+    def contiguous(self, tensor: Any, shape: tuple[int, ...], dtype: DType) -> Any:
+        """`tensor` itself where it is contiguous, else a copy; ValueError where shape or dtype differ."""
+
+    def pointer(self, tensor: Any) -> int:
+        """Address of the first element."""
+
+
+class NumpyMemory:
+    """Memory as numpy arrays."""
+
+    def empty(self, shape: tuple[int, ...], dtype: DType, strides: tuple[int, ...] | None) -> Any:
+        if strides is None:
+            return np.empty(shape, dtype.numpy)
+        span = 1 + sum((n - 1) * s for n, s in zip(shape, strides)) if 0 not in shape else 0
+        flat = np.empty(span, dtype.numpy)
+        return np.lib.stride_tricks.as_strided(flat, shape, [s * flat.itemsize for s in strides])
+
+    def arena(self, nbytes: int) -> Any:
+        raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+        start = -raw.ctypes.data % ALIGNMENT
+        return raw[start : start + nbytes]
+
+    def view(self, arena: Any, offset: int, shape: tuple[int, ...], dtype: DType) -> Any:
+        return np.ndarray(shape, dtype.numpy, buffer=arena, offset=offset)
+
+    def reshape(self, tensor: Any, offset: int, shape: tuple[int, ...], dtype: DType) -> Any:
+        return np.ndarray(shape, dtype.numpy, buffer=tensor, offset=offset)
+
+    def contiguous(self, tensor: Any, shape: tuple[int, ...], dtype: DType) -> Any:
+        array = np.asarray(tensor)
+        if array.shape != shape or array.dtype != dtype.numpy:
+            raise ValueError(f"expected {dtype}{list(shape)}, got {array.dtype}{list(array.shape)}")
+        return np.ascontiguousarray(array)
+
+    def pointer(self, tensor: Any) -> int:
+        return int(tensor.ctypes.data)
