@@ -18,8 +18,8 @@ from nnvm.dtype import BOOL, I64, DType, dtype as as_dtype
 __all__ = [
     "ARITHMETIC", "BITWISE", "COMPARISONS", "INDEX", "LOGICAL", "MATH", "REDUCERS", "Binary", "Bitcast", "Broadcast", "Buffer",
     "Cast", "Check", "Const", "Expr", "ExprLike", "Fma", "Load", "Ramp", "Reduce", "Select", "Unary", "Var",
-    "VectorReduce", "binary", "cast", "check", "const", "dim_expr", "fma", "load", "maximum", "minimum", "select",
-    "unary",
+    "VectorReduce", "binary", "cast", "check", "const", "dim_expr", "fma", "is_size", "load", "maximum", "minimum",
+    "select", "size_var", "unary",
 ]  # fmt: skip
 
 #: Type of loop variables and of everything an address is computed from.
@@ -348,8 +348,21 @@ def const(value: ExprLike, dtype: DType | str = INDEX) -> Expr:
     return Const(wrapped - (1 << t.bits) if t.is_signed and wrapped >> (t.bits - 1) else wrapped, t)
 
 
+_SIZES: dict[str, Var] = {}
+
+
+def size_var(name: str) -> Var:
+    """The variable of a symbolic size; the same object for the same name, so that equal sizes cancel."""
+    return _SIZES.setdefault(name, Var(name))
+
+
+def is_size(v: Var) -> bool:
+    """Whether `v` is the variable of a symbolic size, and so at least 0."""
+    return _SIZES.get(v.name) is v
+
+
 def dim_expr(d: Dim) -> Expr:
-    """A dimension as index arithmetic over `Var`s named like its symbols."""
+    """A dimension as index arithmetic over the variables of its symbols (`size_var`)."""
     if isinstance(d, int):
         return Const(d, INDEX)
     total: Expr | None = None
@@ -357,7 +370,7 @@ def dim_expr(d: Dim) -> Expr:
         product: Expr | None = None
         for atom in term:
             if atom[0] == "sym":
-                factor: Expr = Var(str(atom[1]))
+                factor: Expr = size_var(str(atom[1]))
             else:
                 op = "floormod" if atom[0] == "mod" else str(atom[0])
                 factor = binary(op, dim_expr(atom[1]), dim_expr(atom[2]))  # type: ignore[arg-type]
