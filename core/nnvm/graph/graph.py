@@ -8,7 +8,7 @@ from typing import Any
 
 from nnvm.graph.node import Node, NodeEntry, apply
 
-__all__ = ["Graph", "Uses", "rebuild", "topological"]
+__all__ = ["Graph", "Uses", "rebuild", "topological", "with_inputs"]
 
 
 @dataclass(eq=False, frozen=True)
@@ -89,6 +89,15 @@ class Uses:
         return users[0][0] if len(users) == 1 and entry not in self.outputs else None
 
 
+def with_inputs(node: Node, inputs: tuple[NodeEntry, ...]) -> Node:
+    """The same node on other inputs; types are inferred anew only where the inputs' types changed."""
+    if node.types is not None and all(
+        new.node.types is not None and new.type == old.type for new, old in zip(inputs, node.inputs, strict=True)
+    ):
+        return Node(node.op, inputs, node.attrs, node.name, node.types, node.source)
+    return apply(node.op, inputs, node.attrs, node.name, node.source)
+
+
 Rewrite = Callable[[Node, tuple[NodeEntry, ...]], "Node | tuple[NodeEntry, ...] | NodeEntry | None"]
 
 
@@ -109,7 +118,7 @@ def rebuild(graph: Graph, rewrite: Rewrite) -> Graph:
         result = rewrite(node, inputs)
         if result is None:
             same = all(a == b for a, b in zip(inputs, node.inputs))
-            kept = node if same else apply(node.op, inputs, node.attrs, node.name, node.source)
+            kept = node if same else with_inputs(node, inputs)
             new[node] = kept.outputs
             changed |= not same
             continue

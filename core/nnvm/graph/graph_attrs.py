@@ -1,0 +1,43 @@
+"""The one table of graph attributes: every fact a pass may leave on a graph, documented once.
+
+>>> sorted(GRAPH_ATTRIBUTES)[:2]
+['inplace', 'input_strides']
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["GRAPH_ATTRIBUTES", "declare_graph_attr"]
+
+
+@dataclass(frozen=True)
+class GraphAttribute:
+    name: str
+    signature: str
+    doc: str
+
+
+GRAPH_ATTRIBUTES: dict[str, GraphAttribute] = {}
+
+
+def declare_graph_attr(name: str, signature: str, doc: str) -> None:
+    """Adds an attribute to the table; declaring one twice is a ValueError."""
+    if name in GRAPH_ATTRIBUTES:
+        raise ValueError(f"graph attribute {name!r} is declared already: {GRAPH_ATTRIBUTES[name].doc}")
+    GRAPH_ATTRIBUTES[name] = GraphAttribute(name, signature, doc)
+
+
+declare_graph_attr("typed", "bool", "Every node has its types.")
+declare_graph_attr("prepare", "Graph", "What depends on parameters only: run once per version of the parameters.")
+declare_graph_attr("prepare_depends", "tuple[frozenset[str], ...]",
+                   "Names of the parameters that each output of `prepare` depends on.")  # fmt: skip
+declare_graph_attr("fused", "bool", "Every compiled node is a `group`; the others are views and host nodes.")
+declare_graph_attr("inplace", "tuple[tuple[int, int], ...]",
+                   "On the graph of a group: (input, output) pairs that may share memory, as the group reads the input "
+                   "only at the index that it writes.")  # fmt: skip
+declare_graph_attr("memory_plan", "MemoryPlan", "Where every value lives (graph/passes/plan_memory.py).")
+declare_graph_attr("input_strides", "tuple[tuple[Dim, ...] | None, ...]",
+                   "Strides in elements of each graph input as the caller gives it; None: contiguous.")  # fmt: skip
+declare_graph_attr("output_strides", "tuple[tuple[Dim, ...] | None, ...]",
+                   "Strides in elements that the caller wants of each graph output; None: contiguous.")  # fmt: skip
