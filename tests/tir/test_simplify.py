@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+
 from nnvm.dim import ceildiv, symbol
 from nnvm.dtype import F32, I32, U8
 from nnvm.te.expr import (

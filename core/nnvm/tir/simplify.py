@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import gcd
-from typing import Any, cast as as_type
+from typing import Any
+from typing import cast as as_type
 
 from nnvm.dim import Dim, SymDim
 from nnvm.te.expr import (

@@ -9,7 +9,8 @@ Rebuilding folds integer constants (`nnvm.te.expr.binary`), so substituting a lo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar, Union, cast as as_type
+from typing import Any, TypeVar, Union
+from typing import cast as as_type
 
 from nnvm.te.expr import (
     Binary,
