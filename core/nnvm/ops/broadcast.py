@@ -12,10 +12,10 @@ import numpy as np
 
 from nnvm import te
 from nnvm.dtype import BOOL, U8, DType
+from nnvm.graph.op import register
 from nnvm.graph.op_attrs import OpPattern
 from nnvm.graph.types import TensorType
 from nnvm.ops.bodies import over, read_broadcast
-from nnvm.ops.define import register
 from nnvm.ops.shape_rules import broadcast_shapes, check_kind, same_dtype
 from nnvm.te.expr import Expr
 from nnvm.te.tensor import Tensor

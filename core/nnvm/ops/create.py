@@ -9,11 +9,10 @@ import numpy as np
 
 from nnvm import te
 from nnvm.dtype import F32, F64
-from nnvm.graph.op import Param
+from nnvm.graph.op import Param, register
 from nnvm.graph.op_attrs import OpPattern
 from nnvm.graph.types import TensorType
 from nnvm.ops.bodies import over
-from nnvm.ops.define import register
 from nnvm.ops.params import dim, dims, element_type, scalar
 from nnvm.te.expr import Expr
 from nnvm.te.tensor import Tensor

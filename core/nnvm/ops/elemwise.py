@@ -10,11 +10,10 @@ import numpy as np
 
 from nnvm import te
 from nnvm.dtype import BOOL, DType
-from nnvm.graph.op import Param
+from nnvm.graph.op import Param, register
 from nnvm.graph.op_attrs import OpPattern
 from nnvm.graph.types import TensorType
 from nnvm.ops.bodies import over
-from nnvm.ops.define import register
 from nnvm.ops.params import choice, element_type, number, optional, scalar
 from nnvm.ops.shape_rules import check_kind
 from nnvm.te.expr import Expr

@@ -13,11 +13,10 @@ import numpy as np
 
 from nnvm import te
 from nnvm.dim import Dim, ceildiv
-from nnvm.graph.op import Param
+from nnvm.graph.op import Param, register
 from nnvm.graph.op_attrs import OpPattern
 from nnvm.graph.types import TensorType
 from nnvm.ops.bodies import over, rounded
-from nnvm.ops.define import register
 from nnvm.ops.params import boolean, integer, optional
 from nnvm.ops.shape_rules import broadcast_shapes, check_kind, same_dtype, show
 from nnvm.te.expr import Expr

@@ -11,11 +11,10 @@ import numpy as np
 from nnvm import te
 from nnvm.dim import Dim, numel
 from nnvm.dtype import BOOL, I64, U8, DType
-from nnvm.graph.op import Param
+from nnvm.graph.op import Param, register
 from nnvm.graph.op_attrs import OpPattern
 from nnvm.graph.types import TensorType
 from nnvm.ops.bodies import as_float, over, reduce_axes, rounded
-from nnvm.ops.define import register
 from nnvm.ops.params import axis_param, element_type, integer, keepdims_param, number, optional
 from nnvm.ops.shape_rules import check_kind, reduced_shape, resolve_axes, show
 from nnvm.te.expr import Expr

@@ -9,11 +9,10 @@ import numpy as np
 
 from nnvm import te
 from nnvm.dim import Dim, Shape, ceildiv, dim_max, dim_min, numel
-from nnvm.graph.op import Param
+from nnvm.graph.op import Param, register
 from nnvm.graph.op_attrs import OpPattern
 from nnvm.graph.types import TensorType
 from nnvm.ops.bodies import over, read_broadcast
-from nnvm.ops.define import register
 from nnvm.ops.params import choice, dims, integer, integers, optional, pairs, scalar
 from nnvm.ops.shape_rules import broadcast_shapes, resolve_axes, resolve_axis, same_dtype, show
 from nnvm.te.expr import Expr
