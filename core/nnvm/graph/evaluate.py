@@ -1,7 +1,7 @@
 """Runs graphs on numpy arrays through the ops' ``reference`` attribute: what a graph means.
 
-bfloat16 tensors are carried as their uint16 bits between nodes; a reference function gets them as float32 arrays,
-and what it gives for a bfloat16 output is rounded from float32.
+bfloat16 tensors are carried as their uint16 bits between nodes. A reference function gets half types widened to float32
+and may give any dtype: its results are narrowed to the node's types here.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from nnvm.dim import Dim, SymDim, evaluate as evaluate_dim
-from nnvm.dtype import BF16, bf16_to_f32, f32_to_bf16
+from nnvm.dim import Dim, SymDim
+from nnvm.dim import evaluate as evaluate_dim
+from nnvm.dtype import BF16, DType, bf16_to_f32, f32_to_bf16
 from nnvm.graph.graph import Graph
 from nnvm.graph.node import Node
 
@@ -42,7 +43,7 @@ def evaluate_node(
         if fallback is None:
             raise KeyError(f"op {node.op.name} has no reference")
         return tuple(fallback(node, arrays, symbols))
-    given = [bf16_to_f32(a) if e.type.dtype == BF16 else a for e, a in zip(node.inputs, arrays)]
+    given = [_widen(a, e.type.dtype) for e, a in zip(node.inputs, arrays)]
     attrs = {k: _bound(v, symbols) for k, v in node.attrs.items()} if symbols else node.attrs
     with np.errstate(all="ignore"):
         results = reference(attrs, *given)
@@ -55,7 +56,8 @@ def evaluate_graph(
     graph: Graph, inputs: Mapping[str, Array] | Sequence[Array], symbols: Mapping[str, int] | None = None,
     fallback: Fallback | None = None,
 ) -> list[Array]:  # fmt: skip
-    """The outputs of a graph. `inputs` in calling order or by name; sizes with names are read off the inputs' shapes."""
+    """The outputs of a graph. `inputs` in calling order or by name; named sizes are read off
+    their shapes."""
     arrays = [inputs[v.name] for v in graph.inputs] if isinstance(inputs, Mapping) else list(inputs)
     if len(arrays) != len(graph.inputs):
         raise ValueError(f"the graph takes {len(graph.inputs)} inputs, got {len(arrays)}")
@@ -97,13 +99,17 @@ def _size(d: Dim, symbols: Mapping[str, int]) -> int:
     return evaluate_dim(d, symbols)
 
 
+def _widen(array: Array, dtype: DType) -> Array:
+    if dtype == BF16:
+        return bf16_to_f32(array)
+    return array.astype(np.float32) if dtype.is_half else array
+
+
 def _as_type(node: Node, index: int, value: Any) -> Array:
     array = np.asarray(value)
     if node.types is None:
         return array
-    t = node.types[index]
-    if t.dtype == BF16 and array.dtype != np.uint16:
+    dtype = node.types[index].dtype
+    if dtype == BF16:
         return f32_to_bf16(array.astype(np.float32))
-    if array.dtype != t.dtype.numpy:
-        raise TypeError(f"the reference of {node.op.name} gave {array.dtype} for an output of type {t}")
-    return array
+    return array.astype(dtype.numpy, copy=False)

@@ -69,3 +69,6 @@ declare("stateful", "bool", "Has effects or draws random numbers: never merged, 
 declare("flops", "(attrs, inputs, outputs) -> Dim", "Floating point operations, for reports and cost models.")
 declare("host_call", "(attrs) -> callable(env: Mapping[str, int], *tensors) -> sequence of tensors",
         "How the frontend runs an OPAQUE node itself; results must not share memory with the arguments.")  # fmt: skip
+declare("expensive", "bool", "Elementwise, but of many instructions (exp, tanh): not computed twice.")
+declare("prologue", "tuple[int, ...]",
+        "Inputs of a master into which cheap elementwise producers of the output's shape may be fused.")  # fmt: skip

@@ -15,8 +15,12 @@ _EXPENSIVE = (
 )
 _ROW_MASTERS = "softmax log_softmax layer_norm rms_norm"
 
-for _name in _EXPENSIVE.split():
-    registry.get(_name).set_attr("expensive", True)
-for _name in _ROW_MASTERS.split():
-    if _name in registry.known():
-        registry.get(_name).set_attr("prologue", (0,))
+
+def _attach(names: str, attribute: str, value: object) -> None:
+    for name in names.split():
+        if name in registry.known():
+            registry.get(name).set_attr(attribute, value)
+
+
+_attach(_EXPENSIVE, "expensive", True)
+_attach(_ROW_MASTERS, "prologue", (0,))

@@ -1,0 +1,382 @@
+"""GraphFuse: which nodes become one kernel.
+
+Nodes are visited in topological order, and each joins the groups of its producers where that is legal (no cycle between
+groups), within `FuseLimits`, and saves memory traffic:
+
+- elementwise, broadcasting and injective nodes chain up; a value that is needed outside becomes a further output of the
+  group, as long as all outputs have one shape;
+- a master (convolution, matmul, softmax, pooling, reduction) takes the elementwise nodes after it as epilogue where
+  they keep its output's shape, with operands from elsewhere that are already there (residual adds);
+- a reduction takes the elementwise nodes before it, and so does a row master (softmax, layer_norm) whose attribute
+  ``prologue`` names the input: what else needs the prologue's value gets it as a further output;
+- cheap nodes (casts, scalar ops, creation) are computed again in each consumer instead of being stored.
+
+```
+%c = conv2d(%x, %w)               %g = group(%x, %w, %b, %r):
+%b1 = add(%c, %b)                     conv2d -> add -> add -> relu
+%s = add(%b1, %r)           ->
+%y = relu(%s)
+```
+Views (``view`` ops) stay outside as free nodes; nodes without compute stay as they are, for the host to run.
+The idea of fusing by op pattern is NNVM's; grouping at the join of a diamond does what TVM's dominator tree does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from nnvm.dim import Shape
+from nnvm.graph.graph import Graph
+from nnvm.graph.node import Node, NodeEntry
+from nnvm.graph.op_attrs import OpPattern
+from nnvm.graph.pass_manager import PassContext, register_pass
+from nnvm.graph.passes.fused_graph import build_fused_graph
+
+__all__ = ["FuseLimits", "fuse_graph"]
+
+ELEM, REDUCE, MASTER, SINGLE = "elem", "reduce", "master", "single"
+
+
+@dataclass(frozen=True)
+class FuseLimits:
+    """How far fusion may go.
+
+    Attributes:
+        nodes: nodes of one group; very long kernels compile slowly and spill registers.
+        inputs: tensors one group reads; each needs an address register and a cache stream.
+        outputs: tensors one group writes for nodes that can never join it.
+        prologue_nodes: nodes before a row master, computed once per pass over the row.
+        broadcast_nodes: cheap nodes that are computed again for every element they are broadcast to.
+        recompute_nodes: cheap nodes of one chain that are computed again in each consumer instead of being stored.
+        search: groups looked at to exclude a cycle; where that does not suffice, nothing is fused.
+    """
+
+    nodes: int = 64
+    inputs: int = 16
+    outputs: int = 4
+    prologue_nodes: int = 8
+    broadcast_nodes: int = 4
+    recompute_nodes: int = 2
+    search: int = 256
+
+
+@register_pass("GraphFuse", provides=["fused"], opt_level=0)
+def graph_fuse(graph: Graph, context: PassContext) -> Graph:
+    """Makes groups of the nodes that become one kernel. Below opt_level 2 every node is a group of its own.
+
+    requires: types. provides: ``fused``; ``inplace`` on the graph of a group.
+    """
+    limits = context.options.get("fuse_limits") or FuseLimits()
+    if context.opt_level < 2:
+        limits = FuseLimits(nodes=1, prologue_nodes=0, recompute_nodes=0)
+    return fuse_graph(graph, limits)
+
+
+def fuse_graph(graph: Graph, limits: FuseLimits | None = None) -> Graph:
+    """`graph` with its nodes in groups; see the module."""
+    fuser = _Fuser(graph, limits or FuseLimits())
+    for node in fuser.order:
+        fuser.place(node)
+    fuser.duplicate_cheap()
+    groups = [g.nodes for g in fuser.groups()]
+    return build_fused_graph(graph, groups, fuser.index).with_attrs(fused=True)
+
+
+@dataclass(eq=False, slots=True)
+class _Group:
+    """Nodes that run together.
+
+    Attributes:
+        shape: of every output of the group.
+        post: the master and what follows it; () in elementwise groups.
+        inputs: values from outside, constants of one element excepted.
+        first, last: least and greatest topological index of its nodes.
+    """
+
+    kind: str
+    shape: Shape
+    nodes: list[Node]
+    inputs: dict[NodeEntry, None]
+    first: int
+    last: int
+    post: set[Node] = field(default_factory=set)
+    injective: bool = False
+    expensive: bool = False
+
+
+def _pattern(node: Node) -> OpPattern:
+    return node.op.attr("pattern", OpPattern.OPAQUE)  # type: ignore[no-any-return]
+
+
+class _Fuser:
+    def __init__(self, graph: Graph, limits: FuseLimits) -> None:
+        self.limits = limits
+        self.order = graph.nodes
+        self.index = {n: i for i, n in enumerate(self.order)}
+        self.outputs = {e.node for e in graph.outputs}
+        self.users: dict[Node, list[Node]] = {}
+        for node in self.order:
+            for producer in dict.fromkeys(e.node for e in node.inputs):
+                self.users.setdefault(producer, []).append(node)
+        self.group_of: dict[Node, _Group] = {}
+        self.received: set[_Group] = set()
+
+    def groups(self) -> list[_Group]:
+        return list(dict.fromkeys(self.group_of.values()))
+
+    def place(self, node: Node) -> None:
+        """Puts the node in a group: one of its producers', or a new one."""
+        if node.is_variable or node.is_constant or not _is_compiled(node):
+            return
+        pattern = _pattern(node)
+        if pattern <= OpPattern.INJECTIVE and node.num_outputs == 1 and node.op.has("compute"):
+            if not (self._join_master(node) or self._join_elementwise(node)):
+                self._add(ELEM, node)
+        elif pattern in (OpPattern.REDUCE, OpPattern.OUT_FUSABLE) and node.op.has("compute"):
+            group = self._add(REDUCE if pattern == OpPattern.REDUCE else MASTER, node)
+            group.post.add(node)
+            self._take_prologue(group, node)
+        else:
+            self._add(SINGLE, node)
+
+    def _add(self, kind: str, node: Node) -> _Group:
+        i = self.index[node]
+        inputs = dict.fromkeys(e for e in node.inputs if not _is_scalar_constant(e))
+        group = _Group(kind, node.outputs[0].type.shape, [node], inputs, i, i)
+        group.injective = _pattern(node) == OpPattern.INJECTIVE
+        group.expensive = bool(node.op.attr("expensive"))
+        self.group_of[node] = group
+        return group
+
+    # Epilogues
+
+    def _join_master(self, node: Node) -> bool:
+        """Adds an elementwise node to the master that it follows: the one that runs last of those that it could."""
+        if _pattern(node) > OpPattern.BROADCAST:
+            return False
+        masters = [g for g in self._producers(node) if self._takes_epilogue(g, node)]
+        for group in sorted(masters, key=lambda g: -g.last):
+            side = [g for g in self._producers(node) if g.kind == ELEM and self._is_side_operand(g, node)]
+            if (side and self._merge(group, side, node)) or self._merge(group, [], node):
+                group.post.add(node)
+                return True
+        return False
+
+    def _takes_epilogue(self, group: _Group, node: Node) -> bool:
+        return (
+            group.kind in (MASTER, REDUCE)
+            and node.outputs[0].type.shape == group.shape
+            and any(e.node in group.post for e in node.inputs)
+            and all(n.num_outputs == 1 for n in group.post)
+        )
+
+    def _is_side_operand(self, group: _Group, node: Node) -> bool:
+        """Whether an elementwise group whose only purpose is `node` may be computed inside another master's epilogue."""
+        if group.injective or not self._only_used_in(group, node):
+            return False
+        same = group.shape == node.outputs[0].type.shape
+        return same or (not group.expensive and len(group.nodes) <= self.limits.broadcast_nodes)
+
+    # Elementwise chains
+
+    def _join_elementwise(self, node: Node) -> bool:
+        joined = [g for g in self._producers(node) if g.kind == ELEM and self._takes_elementwise(g, node)]
+        joined.sort(key=lambda g: -g.last)
+        if len(joined) > 1 and self._merge(joined[0], joined[1:], node):
+            return True
+        return any(self._merge(g, [], node) for g in joined)
+
+    def _takes_elementwise(self, group: _Group, node: Node) -> bool:
+        shape = node.outputs[0].type.shape
+        injective = _pattern(node) == OpPattern.INJECTIVE
+        if not injective and shape == group.shape:
+            return True
+        if not self._only_used_in(group, node):
+            return False
+        if not group.expensive:
+            return injective or len(group.nodes) <= self.limits.broadcast_nodes
+        # computed once per element only where each element is read at most once
+        reads = sum(e.node in set(group.nodes) for e in node.inputs)
+        return injective and reads == 1 and not _may_grow(group.shape, node)
+
+    # Prologues
+
+    def _take_prologue(self, group: _Group, node: Node) -> None:
+        """Moves elementwise producers into the group of a reduction or row master."""
+        positions = range(len(node.inputs)) if group.kind == REDUCE else node.op.attr("prologue", ())
+        for position in positions:
+            if position >= len(node.inputs):
+                continue
+            entry = node.inputs[position]
+            producer = self.group_of.get(entry.node)
+            if producer is None or producer.kind != ELEM or producer.injective or producer is group:
+                continue
+            if producer.shape != entry.type.shape or len(producer.nodes) > self.limits.prologue_nodes:
+                continue
+            if group.kind == REDUCE:
+                fits = self._only_used_in(producer, node)
+            else:
+                fits = not producer.expensive and producer.shape == group.shape
+            if fits:
+                self._merge(group, [producer], None)
+
+    # What all share
+
+    def _producers(self, node: Node) -> list[_Group]:
+        found = (self.group_of.get(e.node) for e in node.inputs)
+        return [g for g in dict.fromkeys(found) if g is not None]
+
+    def _only_used_in(self, group: _Group, node: Node) -> bool:
+        inside = {*group.nodes, node}
+        return all(n not in self.outputs and all(u in inside for u in self.users.get(n, ())) for n in group.nodes)
+
+    def _merge(self, group: _Group, others: list[_Group], node: Node | None) -> bool:
+        """Makes one group of `group`, `others` and `node`, where that is legal and within the limits."""
+        parts = [group, *others]
+        if not self._within_limits(parts, node) or self._recomputes(parts) or self._cyclic(parts, node):
+            return False
+        for other in others:
+            for n in other.nodes:
+                self.group_of[n] = group
+            group.nodes += other.nodes
+            group.inputs.update(other.inputs)
+            group.first, group.last = min(group.first, other.first), max(group.last, other.last)
+            group.injective |= other.injective
+            group.expensive |= other.expensive
+        if node is not None:
+            self.group_of[node] = group
+            group.nodes.append(node)
+            group.inputs.update((e, None) for e in node.inputs if not _is_scalar_constant(e))
+            group.last = max(group.last, self.index[node])
+            group.injective |= _pattern(node) == OpPattern.INJECTIVE
+            group.expensive |= bool(node.op.attr("expensive"))
+            group.shape = node.outputs[0].type.shape if group.kind == ELEM else group.shape
+        for e in [e for e in group.inputs if self.group_of.get(e.node) is group]:
+            del group.inputs[e]
+        return True
+
+    def _within_limits(self, parts: list[_Group], node: Node | None) -> bool:
+        if sum(len(p.nodes) for p in parts) + (node is not None) > self.limits.nodes:
+            return False
+        inside = {n for p in parts for n in p.nodes}
+        inputs = {e for p in parts for e in p.inputs if e.node not in inside}
+        if node is not None:
+            inputs |= {e for e in node.inputs if e.node not in inside and not _is_scalar_constant(e)}
+        if len(inputs) > self.limits.inputs:
+            return False
+        members = [*inside, node] if node is not None else list(inside)
+        return sum(map(self._is_stored, members)) <= self.limits.outputs
+
+    def _is_stored(self, node: Node) -> bool:
+        """Whether something that never joins an elementwise group needs the node's value."""
+        return node in self.outputs or any(_pattern(u) > OpPattern.INJECTIVE for u in self.users.get(node, ()))
+
+    def _recomputes(self, parts: list[_Group]) -> bool:
+        """Whether an expensive value of one part is read at other indices by another part."""
+        for reader in parts:
+            if not reader.injective:
+                continue
+            read = {self.group_of.get(e.node) for e in reader.inputs}
+            if any(p is not reader and p.expensive and p in read for p in parts):
+                return True
+        return False
+
+    def _cyclic(self, parts: list[_Group], node: Node | None) -> bool:
+        """Whether the parts as one would depend on a group that depends on them; True also where the search gets long.
+
+        A group all of whose nodes come before the parts' first cannot depend on them: the search stops there.
+        """
+        members: set[_Group] = set(parts)
+        starts: list[Node] = [e.node for e in node.inputs] if node is not None else []
+        if len(parts) > 1:
+            starts += [e.node for p in parts for e in p.inputs]
+        first = min(p.first for p in parts)
+        seen: set[object] = set()
+        stack: list[Node] = [s for s in starts if self.group_of.get(s) not in members]
+        while stack:
+            start = stack.pop()
+            found = self.group_of.get(start)
+            unit: object = start if found is None else found
+            if unit in seen:
+                continue
+            seen.add(unit)
+            if len(seen) > self.limits.search:
+                return True
+            if found is not None and found in members:
+                return True
+            if (self.index[start] if found is None else found.last) < first:
+                continue
+            stack.extend(e.node for e in (start.inputs if found is None else found.inputs))
+        return False
+
+    # Recomputation
+
+    def duplicate_cheap(self) -> None:
+        """Copies cheap groups into all their consumers, where each of these can take them."""
+        for group in self.groups():
+            if group.kind != ELEM or not self._is_cheap(group) or any(n in self.outputs for n in group.nodes):
+                continue
+            inside = set(group.nodes)
+            users = [u for n in group.nodes for u in self.users.get(n, ()) if u not in inside]
+            consumers = list(dict.fromkeys(self.group_of.get(u) for u in users))
+            if all(c is not None and self._takes_copy(c, group) for c in consumers):
+                self._copy(group, [c for c in consumers if c is not None])
+
+    def _is_cheap(self, group: _Group) -> bool:
+        return (
+            group not in self.received
+            and len(group.nodes) <= self.limits.recompute_nodes
+            and not group.expensive
+            and (not group.inputs or (len(group.inputs) == 1 and not group.injective))
+        )
+
+    def _takes_copy(self, consumer: _Group, group: _Group) -> bool:
+        if consumer.kind not in (ELEM, REDUCE) or len(consumer.nodes) + len(group.nodes) > self.limits.nodes:
+            return False
+        inside = set(group.nodes)
+        readers = [n for n in consumer.nodes if any(e.node in inside for e in n.inputs)]
+        if any(_pattern(n) == OpPattern.REDUCE for n in readers) and group.injective:
+            return False
+        source = {s.node for s in group.inputs}
+        if any(self.group_of.get(s) is consumer for s in source):
+            return False  # the consumer would read its own output
+        return not group.inputs or all(_same_shape(n, group.shape) for n in readers)
+
+    def _copy(self, group: _Group, consumers: list[_Group]) -> None:
+        """The nodes are listed in every consumer; building the fused graph makes a copy in each."""
+        for n in group.nodes:
+            del self.group_of[n]
+        self.received.update(consumers)
+        for consumer in consumers:
+            consumer.nodes += group.nodes
+            consumer.inputs.update(group.inputs)
+
+
+def _same_shape(reader: Node, shape: Shape) -> bool:
+    """Whether the node reads values of that shape without broadcasting them."""
+    return _pattern(reader) == OpPattern.REDUCE or reader.outputs[0].type.shape == shape
+
+
+def _is_compiled(node: Node) -> bool:
+    """Whether a node becomes part of a kernel: it has compute or a loop nest and is no free view."""
+    return not node.op.attr("view") and (node.op.has("compute") or node.op.has("build_tir"))
+
+
+def _is_scalar_constant(e: NodeEntry) -> bool:
+    return e.node.is_constant and e.type.numel == 1
+
+
+def _may_grow(shape: Shape, node: Node) -> bool:
+    """Whether the node may have more elements than that (so that some are read more than once)."""
+    before, after = _count(shape), _count(node.outputs[0].type.shape)
+    return before is None or after is None or after > before
+
+
+def _count(shape: Iterable[object]) -> int | None:
+    total = 1
+    for d in shape:
+        if not isinstance(d, int):
+            return None
+        total *= d
+    return total
