@@ -57,8 +57,8 @@ def run(func: PrimFunc, arrays: Sequence[np.ndarray[Any, Any]], symbols: Mapping
     sizes = dict(symbols or {})
     missing = [s for s in func.symbols if s not in sizes]
     if missing or len(arrays) != len(func.params):
-        raise ValueError(f"{func.name}: {len(func.params)} params and symbols {func.symbols}; got {len(arrays)} arrays, "
-                         f"symbols {tuple(sizes)}")  # fmt: skip
+        raise ValueError(f"{func.name}: {len(func.params)} params and symbols {func.symbols}; "
+                         f"got {len(arrays)} arrays, symbols {tuple(sizes)}")  # fmt: skip
     memory: dict[Buffer, np.ndarray[Any, Any]] = {}
     for buffer, array in zip(func.params, arrays):
         shape = tuple(evaluate(d, sizes) for d in buffer.shape)

@@ -16,8 +16,8 @@ import numpy as np
 
 from nnvm.dtype import BF16, DType, bf16_to_f32, f32_to_bf16
 
-__all__ = ["DIVISIONS", "KernelError", "apply_binary", "apply_unary", "bitcast", "cast", "constant", "fused_multiply_add",
-           "reduce_lanes", "wrap"]  # fmt: skip
+__all__ = ["DIVISIONS", "KernelError", "apply_binary", "apply_unary", "bitcast", "cast", "constant",
+           "fused_multiply_add", "reduce_lanes", "wrap"]  # fmt: skip
 
 #: Fail on integers where the divisor is 0.
 DIVISIONS = ("floordiv", "floormod", "truncdiv", "truncmod")
