@@ -1,0 +1,83 @@
+"""LLVM IR text to object code or assembly, through llvmlite (LLVM 15 and later)."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from nnvm.target import Target
+
+__all__ = ["assembly", "object_code", "optimised", "target_machine"]
+
+_ready = threading.Lock()
+_initialised: set[str] = set()
+_machines = threading.local()
+
+
+def _initialise(target: Target) -> None:
+    """Once per process: LLVM's code generators, all of them when the target is not this machine's."""
+    kind = "native" if target.triple.split("-")[0] == llvm.get_process_triple().split("-")[0] else "all"
+    with _ready:
+        if kind in _initialised:
+            return
+        if kind == "native":
+            llvm.initialize_native_target()
+            llvm.initialize_native_asmprinter()
+            llvm.initialize_native_asmparser()
+        else:
+            llvm.initialize_all_targets()
+            llvm.initialize_all_asmprinters()
+        _initialised.add(kind)
+
+
+def target_machine(target: Target) -> Any:
+    """LLVM's machine for a target; each thread has its own."""
+    cache: dict[Target, Any] = _machines.__dict__.setdefault("by_target", {})
+    machine = cache.get(target)
+    if machine is None:
+        _initialise(target)
+        features = ""
+        if target == Target.host():  # a virtual machine may hide what the processor's name promises
+            features = llvm.get_host_cpu_features().flatten()
+        machine = cache[target] = llvm.Target.from_triple(target.triple).create_target_machine(
+            cpu=target.cpu, features=features, opt=2, reloc="pic", codemodel="small"
+        )
+    return machine
+
+
+def optimised(ir: str, target: Target) -> Any:
+    """The optimised module, in a context of its own; RuntimeError quotes what LLVM found wrong with the text."""
+    machine = target_machine(target)
+    context = llvm.create_context()
+    try:
+        module = llvm.parse_assembly(_header(machine, target) + ir, context)
+        module.verify()
+    except RuntimeError as error:
+        raise RuntimeError(f"LLVM rejects the IR of a kernel: {error}\n{ir}") from None
+    _run_passes(module, machine)
+    return module
+
+
+def _header(machine: Any, target: Target) -> str:
+    return f'target datalayout = "{machine.target_data}"\ntarget triple = "{target.triple}"\n'
+
+
+def _run_passes(module: Any, machine: Any) -> None:
+    """Registers for stack slots, simplification, and loop-invariant motion; our loops are vectorised already."""
+    options = llvm.create_pipeline_tuning_options(speed_level=1)
+    options.loop_vectorization = options.slp_vectorization = False
+    options.loop_interleaving = options.loop_unrolling = False
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+
+
+def object_code(ir: str, target: Target) -> bytes:
+    """ELF (or the platform's) object of a module."""
+    return bytes(target_machine(target).emit_object(optimised(ir, target)))
+
+
+def assembly(ir: str, target: Target) -> str:
+    """Assembly of a module."""
+    return str(target_machine(target).emit_assembly(optimised(ir, target)))

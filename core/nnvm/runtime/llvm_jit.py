@@ -1,0 +1,216 @@
+"""PrimFuncs to machine code in this process: compile, load, call.
+
+A `Kernel` keeps its code loaded; dropping the last reference unloads it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+
+from nnvm import config
+from nnvm.codegen.llvm import assembly as ir_assembly
+from nnvm.codegen.llvm import emit, object_code
+from nnvm.codegen.llvm.compile import target_machine
+from nnvm.dim import Dim, SymDim, evaluate
+from nnvm.dim import symbols as names_in
+from nnvm.runtime import object_cache, openmp
+from nnvm.target import Target
+from nnvm.te.expr import Buffer
+from nnvm.tir.numeric import KernelError
+from nnvm.tir.printer import structural_key
+from nnvm.tir.stmt import PrimFunc
+
+__all__ = ["Kernel", "KernelError", "KernelIndexError", "KernelZeroDivisionError", "assembly", "compile_funcs",
+           "failure", "load_ir"]  # fmt: skip
+
+_lock = threading.Lock()
+_serial = itertools.count()
+_PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+
+
+class KernelIndexError(KernelError, IndexError):
+    """An index was out of range."""
+
+
+class KernelZeroDivisionError(KernelError, ZeroDivisionError):
+    """An integer was divided by zero."""
+
+
+def failure(message: str) -> KernelError:
+    """The exception of a failure message, by the name it begins with (``IndexError: ...``)."""
+    kind, _, rest = message.partition(":")
+    known = {"IndexError": KernelIndexError, "ZeroDivisionError": KernelZeroDivisionError}.get(kind.strip())
+    if known is None:
+        return KernelError(message)
+    return known(rest.strip() or ("integer division by zero" if kind == "ZeroDivisionError" else "index out of range"))
+
+
+# -- loading
+
+
+class _Code:
+    """Objects loaded into the process, for as long as this lives."""
+
+    def __init__(self, objects: Sequence[bytes], exports: Sequence[str], imports: Mapping[str, int]) -> None:
+        library = llvm.JITLibraryBuilder().add_current_process()
+        for obj in objects:
+            library.add_object_img(obj)
+        for name in exports:
+            library.export_symbol(name)
+        for name, address in imports.items():
+            library.import_symbol(name, address)
+        with _lock:
+            self._tracker: Any = library.link(_jit(), f"nnvm{next(_serial)}")
+
+    def __getitem__(self, name: str) -> int:
+        return int(self._tracker[name])
+
+
+_jit_instance: list[Any] = []
+
+
+def _jit() -> Any:
+    if not _jit_instance:
+        if sys.platform.startswith("linux"):
+            llvm.load_library_permanently("libm.so.6")  # scalar functions that no polynomial replaces
+        _jit_instance.append(llvm.create_lljit_compiler(target_machine(Target.host())))
+    return _jit_instance[0]
+
+
+def load_ir(ir: str, exports: Sequence[str], imports: Mapping[str, int] | None = None) -> _Code:
+    """Compile a module's text for this machine and load it; index the result by exported name for addresses."""
+    target = Target.host()
+    key = object_cache.key_of(ir, target)
+    obj = object_cache.get(key)
+    if obj is None:
+        obj = object_code(ir, target)
+        object_cache.put(key, obj)
+    return _Code([obj], exports, imports or {})
+
+
+# -- kernels
+
+
+@dataclass(eq=False)
+class Kernel:
+    """A compiled PrimFunc (ABI: `nnvm.codegen.llvm.module`).
+
+    Attributes:
+        name: of the PrimFunc.
+        address: of the function in memory.
+        messages: failure messages by code - 1.
+        params: its parameters, inputs first; `outputs` of them, the last, are written.
+        symbols: sizes it takes, in order.
+        workspace: bytes of scratch per thread.
+        parallel: whether it has a parallel loop.
+    """
+
+    name: str
+    address: int
+    messages: tuple[str, ...]
+    params: tuple[Buffer, ...]
+    outputs: int
+    symbols: tuple[str, ...]
+    workspace: Dim
+    parallel: bool
+    code: Any = field(repr=False)
+
+    def __post_init__(self) -> None:
+        self._function = _PROTOTYPE(self.address)
+
+    def __call__(self, *arrays: np.ndarray, symbols: Mapping[str, int] | None = None, threads: int = 1) -> None:  # type: ignore[type-arg]
+        """Run on numpy arrays, one per parameter; outputs are written in place.
+
+        Sizes that a parameter's shape names plainly need not be given. TypeError and ValueError say what does not fit a
+        parameter; `KernelError` is a failed check.
+        """
+        sizes = self._check(arrays, dict(symbols or {}))
+        bufs = (ctypes.c_void_p * max(1, len(arrays)))(*(a.ctypes.data for a in arrays))
+        syms = (ctypes.c_int64 * max(1, len(self.symbols)))(*(sizes[s] for s in self.symbols))
+        size = evaluate(self.workspace, sizes) * max(1, threads)
+        memory = np.empty(size + 64, np.uint8)
+        base = memory.ctypes.data + (-memory.ctypes.data) % 64
+        code = self._function(bufs, syms, base, threads)
+        if code:
+            raise failure(self.messages[code - 1])
+
+    def _check(self, arrays: Sequence[np.ndarray], sizes: dict[str, int]) -> dict[str, int]:  # type: ignore[type-arg]
+        if len(arrays) != len(self.params):
+            raise TypeError(f"{self.name} takes {len(self.params)} arrays, not {len(arrays)}")
+        for p, a in zip(self.params, arrays):
+            if a.dtype != p.dtype.numpy:
+                raise TypeError(f"{self.name}: {p.name} must be {p.dtype.numpy}, not {a.dtype}")
+            if a.ndim != len(p.shape):
+                raise ValueError(f"{self.name}: {p.name} must have shape {list(p.shape)}, not {list(a.shape)}")
+            for d, n in zip(p.shape, a.shape):
+                if isinstance(d, SymDim) and len(names_in(d)) == 1 and str(d) in self.symbols:
+                    sizes.setdefault(str(d), n)
+        if missing := [s for s in self.symbols if s not in sizes]:
+            raise ValueError(f"{self.name}: sizes {', '.join(missing)} have no value")
+        for p, a in zip(self.params, arrays):
+            shape = tuple(evaluate(d, sizes) for d in p.shape)
+            strides = tuple(evaluate(p.stride_of(k), sizes) * a.itemsize for k in range(a.ndim))
+            same = all(n <= 1 or s == t for n, s, t in zip(shape, strides, a.strides)) or 0 in shape
+            if a.shape != shape or not same:
+                raise ValueError(f"{self.name}: {p.name} must have shape {shape} and strides {strides} in bytes, "
+                                 f"not {a.shape} and {a.strides}")  # fmt: skip
+        for p in self.params[len(self.params) - self.outputs :]:
+            if not arrays[self.params.index(p)].flags.writeable:
+                raise ValueError(f"{self.name}: {p.name} is an output and must be writeable")
+        return sizes
+
+
+def compile_funcs(funcs: Sequence[PrimFunc], target: Target | None = None) -> list[Kernel]:
+    """Compile PrimFuncs for `target` (default: `Target.current()`, which must be this machine); equal ones once."""
+    target = target or Target.current()
+    compiled: dict[str, Kernel] = {}
+    out = []
+    for func in funcs:
+        key = structural_key(func)
+        if key not in compiled:
+            compiled[key] = _compile(func, key, target)
+        out.append(_renamed(compiled[key], func))
+    return out
+
+
+def _renamed(kernel: Kernel, func: PrimFunc) -> Kernel:
+    if kernel.params is func.params:
+        return kernel
+    return Kernel(func.name, kernel.address, kernel.messages, func.params, func.outputs, func.symbols,
+                  kernel.workspace, kernel.parallel, kernel.code)  # fmt: skip
+
+
+def _compile(func: PrimFunc, key: str, target: Target) -> Kernel:
+    func = _lowered(func)
+    built = emit(func, target)
+    if config.debug_level() >= 4:
+        print(f"; ---- {func.name} for {target}\n{built.ir}\n{ir_assembly(built.ir, target)}", file=sys.stderr)
+    obj = object_code(built.ir, target)
+    imports = {"nnvm_parallel": openmp.pool.address} if built.parallel else {}
+    code = _Code([obj], [built.name], imports)
+    return Kernel(func.name, code[built.name], built.messages, func.params, func.outputs, func.symbols,
+                  func.workspace(), built.parallel, code)  # fmt: skip
+
+
+def _lowered(func: PrimFunc) -> PrimFunc:
+    """Passes that code generation needs."""
+    try:
+        from nnvm.tir.passes.expand_math import expand_math
+    except ImportError:
+        return func
+    return expand_math(func)
+
+
+def assembly(func: PrimFunc, target: Target | None = None) -> str:
+    """Assembly of a PrimFunc, for any target."""
+    target = target or Target.current()
+    return ir_assembly(emit(_lowered(func), target).ir, target)
