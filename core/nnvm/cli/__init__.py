@@ -1,0 +1,1 @@
+"""The ``nnvm`` command: the compiler and its benchmark from a shell."""

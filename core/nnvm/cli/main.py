@@ -1,0 +1,63 @@
+"""Entry point of the ``nnvm`` console script.
+
+A new subcommand is a module with a ``COMMAND`` and one more line in ``COMMANDS``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import sys
+from collections.abc import Sequence
+
+from . import bench, doctor
+from .command import CliError, Command
+
+__all__ = ["COMMANDS", "main"]
+
+#: In the order in which ``nnvm --help`` lists them.
+COMMANDS: tuple[Command, ...] = (bench.COMMAND, doctor.COMMAND)
+
+
+def version() -> str:
+    """The installed version of nnvm-torch, or ``unknown`` where it runs from a source tree that is not installed."""
+    try:
+        return importlib.metadata.version("nnvm-torch")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="nnvm", description="The nnvm compiler.", allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"nnvm-torch {version()}")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        subparser = subparsers.add_parser(
+            command.name,
+            help=command.summary,
+            description=command.description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        command.add_arguments(subparser)
+        subparser.set_defaults(command=command)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit status: 0 good, 1 something failed, 2 wrong use, 130 interrupted."""
+    args = build_parser().parse_args(argv)
+    command: Command = args.command
+    try:
+        return command.run(args)
+    except CliError as error:
+        print(f"nnvm {command.name}: {error}", file=sys.stderr)
+        return error.status
+    except KeyboardInterrupt:
+        print(f"nnvm {command.name}: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader (`| head`) went away. Python would complain again when it flushes stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
