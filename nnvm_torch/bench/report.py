@@ -1,0 +1,215 @@
+"""The table, for a terminal and as markdown, from the same cells."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from .accuracy import ABSOLUTE_TOLERANCE
+from .config import BASELINE
+from .results import BenchResult, EngineResult, ModelResult, Ratio
+
+__all__ = ["Row", "markdown", "notes", "print_result", "rows", "title"]
+
+HEADER = ("model", "engine", "latency", "vs eager", "quartiles", "error", "compile", "memory", "")
+NUMBERS = ("latency", "vs eager", "quartiles", "error", "compile", "memory")
+#: Where there is no terminal: wide enough that no line is folded.
+WIDTH_WITHOUT_TERMINAL = 140
+GAP = 2
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table: plain text for each column, and a rich style for the line."""
+
+    cells: tuple[str, ...]
+    style: str = ""
+    ends_section: bool = False
+
+
+def duration(seconds: float | None) -> str:
+    """Three digits and a unit."""
+    if seconds is None:
+        return "–"
+    for unit, scale in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
+        if seconds * scale >= 1.0 or unit == "µs":
+            value = seconds * scale
+            return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
+    raise AssertionError
+
+
+def megabytes(size: int | None) -> str:
+    return "–" if size is None else f"{size / 2**20:,.0f} MiB"
+
+
+def parameters(count: int) -> str:
+    return f"{count / 1e6:.1f} M" if count >= 1e6 else f"{count / 1e3:.0f} k"
+
+
+def operations(count: int) -> str:
+    return f"{count / 1e9:.1f} GFLOP" if count >= 1e8 else f"{count / 1e6:.1f} MFLOP"
+
+
+def ratio_cells(ratio: Ratio | None) -> tuple[str, str]:
+    if ratio is None:
+        return "–", ""
+    return f"{ratio.median:.2f}×", f"{ratio.low:.2f}–{ratio.high:.2f}"
+
+
+def error_cell(error: float | None) -> str:
+    return "–" if error is None else f"{error:.1e}"
+
+
+def remark(row: EngineResult) -> str:
+    """The last column: what is wrong, or how much of the model the engine compiled."""
+    if row.status != "ok":
+        return f"{row.status.upper()}: {row.reason}"
+    fraction = row.details.get("native_fraction")
+    if fraction is None:
+        return ""
+    fallbacks = row.details.get("fallbacks") or []
+    text = f"{fraction:.0%} native"
+    return f"{text}, {len(fallbacks)} fallback{'s' * (len(fallbacks) != 1)}" if fallbacks else text
+
+
+def style_of(row: EngineResult, subject: str) -> str:
+    if row.status != "ok":
+        return "red"
+    return "bold" if row.engine == subject else ""
+
+
+def model_rows(model: ModelResult, subject: str) -> Iterator[Row]:
+    name = model.model.removeprefix("zoo:")
+    if model.reason:
+        yield Row((name, "", *[""] * 6, f"FAILED: {model.reason}"), "red", ends_section=True)
+        return
+    for index, row in enumerate(model.engines):
+        label = name if index == 0 else ""
+        if index == 1 and "parameters" in model.facts:
+            label = f"  {parameters(model.facts['parameters'])} parameters"
+        if index == 2 and model.facts.get("flops"):
+            label = f"  {operations(model.facts['flops'])}"
+        ratio, quartiles = ratio_cells(row.ratio)
+        if row.engine == BASELINE:
+            quartiles = ""
+        if row.status == "failed":
+            yield Row((label, row.engine, *[""] * 6, remark(row)), "red", ends_section=index + 1 == len(model.engines))
+            continue
+        cells = (
+            *(label, row.engine, duration(row.latency), ratio, quartiles, error_cell(row.error)),
+            *(duration(row.compile_seconds), megabytes(row.memory.get("peak")), remark(row)),
+        )
+        yield Row(cells, style_of(row, subject), ends_section=index + 1 == len(model.engines))
+
+
+def rows(result: BenchResult) -> list[Row]:
+    """All lines: the models' in order, then the geometric means, where there is more than one model."""
+    subject = result.config.subject
+    found = [row for model in result.models for row in model_rows(model, subject)]
+    if len(result.models) < 2:
+        return found
+    label = "geometric mean"
+    for engine in result.config.engines:
+        mean = result.mean_ratio(engine)
+        if engine == BASELINE or mean is None:
+            continue
+        ratio, count = mean
+        style = "bold" if engine == subject else ""
+        remark_text = f"{count} of {len(result.models)} models"
+        found.append(Row((label, engine, "", f"{ratio:.2f}×", "", "", "", "", remark_text), style))
+        label = ""
+    return found
+
+
+def title(result: BenchResult) -> str:
+    config, environment = result.config, result.environment
+    cores = f" on core{'s' * (len(config.cores) > 1)} {', '.join(map(str, config.cores))}" if config.cores else ""
+    threads = f"{config.threads} thread{'s' * (config.threads > 1)}{cores}"
+    torch_version = environment.get("packages", {}).get("torch", "?")
+    processor = f"{environment.get('cpu')} ({environment.get('llvm_cpu')}, {environment.get('vector_bits')} bits)"
+    return f"{threads} · {config.dtype} · batch {config.batch} · torch {torch_version} · {processor}"
+
+
+def notes(result: BenchResult) -> list[str]:
+    """Lines below the table: fallbacks one by one, compile phases, why there is no error column."""
+    lines = []
+    for model in result.models:
+        if "no_reference" in model.facts:
+            lines.append(f"{model.model}: no float64 reference: {model.facts['no_reference']}")
+        for row in model.engines:
+            where = f"{model.model}, {row.engine}"
+            lines += [f"{where}: fallback {fallback}" for fallback in row.details.get("fallbacks") or []]
+            phases = row.details.get("compile_phases") or {}
+            if phases:
+                parts = [f"{phase} {duration(seconds)}" for phase, seconds in phases.items() if seconds >= 0.01]
+                lines.append(f"{where}: compile: {' · '.join(parts) or 'under 10 ms a phase'}")
+    return lines
+
+
+LEGEND = (
+    f"vs eager: median of per-round ratios, above 1 is faster. error: largest difference from float64 relative to the "
+    f"output's range; accepted up to twice eager's or {ABSOLUTE_TOLERANCE:g}. compile: through the first call, cold. "
+    f"memory: peak of the process."
+)
+
+
+def print_result(result: BenchResult, console: Console) -> None:
+    """Prints the table, then the notes.
+
+    Not a ``rich.table``: the reason of a failure runs across the columns that such a row has no numbers for.
+    """
+    shown = rows(result)
+    used = [any(row.cells[column] for row in shown) for column in range(len(HEADER))]
+    widths = [
+        max(map(len, (HEADER[column], *(row.cells[column] for row in shown)))) if used[column] else 0
+        for column in range(len(HEADER) - 1)
+    ]
+    plain(console, title(result), "")
+    plain(console, "")
+    plain(console, align(HEADER, widths), "bold")
+    plain(console, "─" * min(console.width, sum(widths) + GAP * len(widths)), "dim")
+    for row in shown:
+        for line in row_lines(row, widths, console.width):
+            plain(console, line, row.style)
+        if row.ends_section:
+            plain(console, "")
+    for line in [*notes(result), ""]:
+        plain(console, line)
+    plain(console, LEGEND, "dim")
+
+
+def plain(console: Console, text: str, style: str = "") -> None:
+    console.print(text, style=style or None, markup=False, highlight=False)
+
+
+def align(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """Numbers to the right, names to the left; a column of width 0 is left out."""
+    parts = [
+        f"{cell:>{width}}" if name in NUMBERS else f"{cell:<{width}}"
+        for name, cell, width in zip(HEADER, cells, widths, strict=False)
+        if width
+    ]
+    return (" " * GAP).join([*parts, *cells[len(widths) :]]).rstrip()
+
+
+def row_lines(row: Row, widths: Sequence[int], width: int) -> list[str]:
+    """One line, or for a row without numbers as many as its reason takes, from the first number's column on."""
+    if any(row.cells[2:-1]):
+        return [align(row.cells, widths)]
+    start = align(row.cells[:2], widths[:2]).ljust(sum(widths[:2]) + GAP) + " " * GAP
+    reason = textwrap.wrap(row.cells[-1], max(30, width - len(start)))
+    return [(start if index == 0 else " " * len(start)) + line for index, line in enumerate(reason)]
+
+
+def markdown(result: BenchResult) -> str:
+    """The same as a document."""
+    lines = [title(result), "", f"| {' | '.join(HEADER)} |"]
+    lines.append("|" + "|".join("---:" if name in NUMBERS else "---" for name in HEADER) + "|")
+    for row in rows(result):
+        lines.append(f"| {' | '.join(cell.strip().replace('|', '/') for cell in row.cells)} |")
+    lines += ["", LEGEND, ""]
+    lines += [f"- {line}" for line in notes(result)]
+    return "\n".join(lines).rstrip() + "\n"
