@@ -1,0 +1,71 @@
+"""Runs one op on numpy arrays, through its numpy reference or through a kernel of the default schedule.
+
+The way of every test of an op: its meaning (`reference`), and its algorithm (`compute` or `build_tir`) as the
+interpreter or as compiled code runs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+import nnvm.ops  # noqa: F401  (registers the ops)
+from nnvm import te
+from nnvm.graph.evaluate import evaluate_node
+from nnvm.graph.node import Node, apply, variable
+from nnvm.graph.types import TensorType
+from nnvm.te.schedule import Schedule
+from nnvm.tir.lower import lower
+from nnvm.tir.stmt import PrimFunc
+
+__all__ = ["ROUTES", "build_func", "run_op"]
+
+Array = np.ndarray[Any, Any]
+
+
+def build_func(node: Node, name: str = "kernel") -> PrimFunc:
+    """The kernel of one node whose types are known, as its inputs and outputs stand, under the default schedule."""
+    types = tuple(e.type for e in node.inputs)
+    outputs = tuple(e.type for e in node.outputs)
+    if (build_tir := node.op.attr("build_tir")) is not None:
+        func: PrimFunc = build_tir(node.attrs, types, outputs, name)
+        return func
+    inputs = [te.placeholder(t.shape, t.dtype, f"p{i}") for i, t in enumerate(types)]
+    computed: list[te.Tensor] = node.op.attr("compute")(node.attrs, inputs, outputs)
+    for tensor, t in zip(computed, outputs, strict=True):
+        assert (tensor.shape, tensor.dtype) == (t.shape, t.dtype), f"{node.op.name} computes {tensor}, inferred {t}"
+    return lower(Schedule(computed), [*inputs, *computed], name)
+
+
+def _interpret(node: Node, arrays: Sequence[Array], symbols: Mapping[str, int]) -> list[Array]:
+    from nnvm.tir.interpreter import run
+
+    func = build_func(node)
+    outputs = [np.empty([te_size(d, symbols) for d in e.type.shape], e.type.dtype.numpy) for e in node.outputs]
+    run(func, [*arrays, *outputs], {s: symbols[s] for s in func.symbols})
+    return outputs
+
+
+def te_size(d: Any, symbols: Mapping[str, int]) -> int:
+    from nnvm.dim import evaluate
+
+    return evaluate(d, symbols)
+
+
+#: Ways to run an op: what the node gives for arrays and values of the named sizes.
+ROUTES: dict[str, Callable[[Node, Sequence[Array], Mapping[str, int]], Sequence[Array]]] = {
+    "reference": evaluate_node,
+    "interpreter": _interpret,
+}
+
+
+def run_op(
+    name: str, arrays: Sequence[Array], types: Sequence[TensorType], attrs: Mapping[str, Any], route: str,
+    symbols: Mapping[str, int] | None = None,
+) -> list[Array]:  # fmt: skip
+    """The outputs of op `name`, on the way called `route` (see ROUTES); bfloat16 arrays are their uint16 bits."""
+    inputs = [variable(f"p{i}", t) for i, t in enumerate(types)]
+    node = apply(name, inputs, attrs)
+    return list(ROUTES[route](node, arrays, symbols or {}))
