@@ -1,0 +1,62 @@
+"""A kernel over flat memory: params of one dimension, as long as the memory that the tensor spans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from nnvm.dim import Dim, symbols
+from nnvm.schedules.cpu.access import Source
+from nnvm.te.expr import Buffer
+from nnvm.te.tensor import Tensor
+from nnvm.tir.affine import Space
+from nnvm.tir.stmt import PrimFunc, Stmt
+
+__all__ = ["flat_kernel", "row_major", "sizes_of", "span"]
+
+Strides = Mapping[Tensor, tuple[Dim, ...]]
+
+
+def row_major(shape: Sequence[Dim]) -> tuple[Dim, ...]:
+    """Strides of a contiguous tensor, in elements."""
+    strides: list[Dim] = []
+    step: Dim = 1
+    for d in reversed(shape):
+        strides.append(step)
+        step = step * d
+    return tuple(reversed(strides))
+
+
+def span(shape: Sequence[Dim], strides: Sequence[Dim]) -> Dim:
+    """Elements from the first to the last, both included."""
+    if any(d == 0 for d in shape):
+        return 0
+    total: Dim = 1
+    for d, s in zip(shape, strides, strict=True):
+        total = total + (d - 1) * s
+    return total
+
+
+def sizes_of(tensors: Sequence[Tensor], strides: Strides) -> tuple[str, ...]:
+    """Names of the sizes that shapes and strides depend on, sorted."""
+    names: set[str] = set()
+    for t in tensors:
+        for d in (*t.shape, *strides.get(t, ())):
+            names |= symbols(d)
+    return tuple(sorted(names))
+
+
+def flat_kernel(
+    inputs: Sequence[Tensor], outputs: Sequence[Tensor], name: str, strides: Strides,
+    write: Callable[[dict[Tensor, Source], Space], Stmt],
+) -> PrimFunc:  # fmt: skip
+    """The kernel whose body `write` makes of where the tensors are."""
+    sources: dict[Tensor, Source] = {}
+    params: list[Buffer] = []
+    for i, t in enumerate((*inputs, *outputs)):
+        s = strides.get(t) or row_major(t.shape)
+        label = f"in{i}" if i < len(inputs) else f"out{i - len(inputs)}"
+        buffer = Buffer(label, (span(t.shape, s),), t.dtype)
+        params.append(buffer)
+        sources[t] = Source(buffer, s)
+    body = write(sources, Space())
+    return PrimFunc(name, tuple(params), len(outputs), sizes_of((*inputs, *outputs), strides), body)

@@ -1,0 +1,182 @@
+"""Loops around expressions over flat memory: collapsing axes, vector loops with their tails, parallel loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from nnvm.dim import Dim
+from nnvm.dtype import DType
+from nnvm.schedules.cpu.access import At, parts
+from nnvm.schedules.cpu.emit import Lanes, dim_value, lane_mask
+from nnvm.target import Target
+from nnvm.te.expr import INDEX, Binary, Check, Const, Expr, Fma, Select, Unary, Var, binary
+from nnvm.tir.affine import Affine, Space, affine, atom_affine
+from nnvm.tir.stmt import For, If, Stmt, seq
+
+__all__ = ["Axis", "Step", "collapse", "expense", "loop", "parallel_loops", "vector_lanes", "vector_loops"]
+
+#: Work (in simple operations on elements) below which a kernel stays on one thread.
+PARALLEL_WORK = 1 << 15
+
+
+@dataclass(eq=False, frozen=True)
+class Axis:
+    """A loop to be: `var` runs over 0 .. extent - 1."""
+
+    var: Var
+    extent: Dim
+
+    def bind(self, space: Space) -> Axis:
+        space.bind(self.var, affine(0), affine(self.extent - 1))
+        return self
+
+    def __repr__(self) -> str:
+        return f"{self.var.name}[{self.extent}]"
+
+
+def collapse(axes: Sequence[Axis], forms: Iterable[Affine], space: Space) -> tuple[list[Axis], dict[Var, Affine]]:
+    """Fewer loops for the same elements: neighbouring axes become one where every Affine steps through both evenly.
+
+    [B, C, H, W] elementwise becomes one flat loop, and with a bias per channel the three loops [B, C, H * W].
+    Axes of extent 1 vanish. Gives the new axes and the old ones in terms of them.
+    """
+    env: dict[Var, Affine] = {a.var: affine(0) for a in axes if a.extent == 1}
+    kept = [a for a in axes if a.extent != 1]
+    if not kept:
+        return [], env
+    coefs = [[f.terms.get(a.var, 0) for a in kept] for f in forms]
+    rows = {tuple(c) for c in coefs if any(x != 0 for x in c)}
+    groups: list[list[int]] = [[0]]
+    for i in range(1, len(kept)):
+        if all(r[i - 1] == r[i] * kept[i].extent for r in rows):
+            groups[-1].append(i)
+        else:
+            groups.append([i])
+    out: list[Axis] = []
+    for group in groups:
+        if len(group) == 1:
+            out.append(kept[group[0]])
+            continue
+        extent: Dim = 1
+        for i in group:
+            extent = extent * kept[i].extent
+            env[kept[i].var] = affine(0)
+        fused = Axis(Var("_".join(kept[i].var.name for i in group)), extent).bind(space)
+        env[kept[group[-1]].var] = atom_affine(fused.var)
+        out.append(fused)
+    return out, env
+
+
+def expense(*roots: Expr) -> int:
+    """Rough cost of one element in simple vector instructions; a function like exp counts 12."""
+    total = 0
+    for e in parts(*roots):
+        if isinstance(e, Unary):
+            total += (
+                1 if e.op in ("neg", "abs", "floor", "ceil", "trunc", "round", "not") else 4 if "sqrt" in e.op else 12
+            )
+        elif isinstance(e, Binary):
+            total += {"pow": 40, "div": 4, "atan2": 20, "hypot": 8}.get(e.op, 1) * (not _is_index(e))
+        elif isinstance(e, (Fma, Select, Check, At)):
+            total += 1
+    return total
+
+
+def _is_index(e: Expr) -> bool:
+    return isinstance(e, Binary) and e.op in ("floordiv", "floormod") and e.dtype == INDEX
+
+
+def vector_lanes(target: Target, dtypes: Iterable[DType]) -> int:
+    """Elements per vector: a register of the widest type, but never fewer than a register of 32-bit elements when
+    any type is that narrow (64-bit values then take two registers)."""
+    bits = [max(t.bits, 8) for t in dtypes] or [32]
+    if min(bits) <= 32:
+        return target.lanes(min(max(bits), 32))
+    return target.lanes(64)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One vector operation of a vector loop.
+
+    Attributes:
+        position: value of the axis, as an Affine with the lane in it.
+        mask: the lanes that count; None: all.
+        slot: which of the unrolled vectors this is.
+    """
+
+    position: Affine
+    mask: Expr | None
+    slot: Affine
+
+
+def vector_loops(axis: Axis, lanes: Lanes, unroll: int, space: Space, body: Callable[[Step], Stmt],
+                 kind: str = "serial") -> Stmt:  # fmt: skip
+    """`body` over all of `axis`, `lanes.count` elements a time: a main loop of `unroll` vectors, then the whole vectors
+    that are left, then one masked vector. The main loop runs as `kind`."""
+    count = lanes.count
+    lane = atom_affine(lanes.lane)
+    space.bind(lanes.lane, affine(0), affine(count - 1))
+    block = count * unroll
+    out: list[Stmt] = []
+    steps = axis.extent // block
+    v, u = Axis(Var(f"{axis.var.name}_v"), steps), Axis(Var("u"), unroll)
+    v.bind(space)
+
+    def unrolled(start: Affine, extent: int) -> Stmt:
+        if extent == 1:
+            return body(Step(start + lane, None, affine(0)))
+        space.bind(u.var, affine(0), affine(extent - 1))
+        slot = atom_affine(u.var)
+        return For(u.var, Const(extent, INDEX), body(Step(start + slot * count + lane, None, slot)), "unrolled")
+
+    if steps != 0:
+        out.append(loop(v, unrolled(affine(0) if steps == 1 else atom_affine(v.var) * block, unroll), kind))
+    rest = axis.extent - steps * block
+    if isinstance(rest, int) and isinstance(steps, int):
+        start = affine(steps * block)
+        if rest >= count:
+            out.append(unrolled(start, rest // count))
+        if rest % count:
+            mask = lane_mask(count, Const(rest % count, INDEX))
+            out.append(body(Step(start + rest // count * count + lane, mask, affine(0))))
+        return seq(out)
+    start = affine(axis.extent // block * block)
+    if unroll > 1:
+        w = Axis(Var(f"{axis.var.name}_w"), rest // count).bind(space)
+        out.append(loop(w, body(Step(start + atom_affine(w.var) * count + lane, None, affine(0)))))
+    whole = axis.extent // count * count
+    left = dim_value(axis.extent - whole)
+    tail = body(Step(affine(whole) + lane, lane_mask(count, left), affine(0)))
+    out.append(If(binary("gt", left, 0), tail))
+    return seq(out)
+
+
+def loop(axis: Axis, body: Stmt, kind: str = "serial") -> Stmt:
+    """`body` for each value of `axis`; where that is only 0, `body` must not use the variable."""
+    return body if axis.extent == 1 else For(axis.var, dim_value(axis.extent), body, kind)
+
+
+def parallel_loops(axes: Sequence[Axis], work: Dim, space: Space) -> tuple[list[Axis], dict[Var, Affine], str]:
+    """The outer loops `axes` as they are to run on several threads: enough of them fused into the first one.
+
+    `work` is that of all iterations together. Gives the loops, the old variables in terms of them, and the kind of the
+    first one.
+    """
+    if not axes or (isinstance(work, int) and work < PARALLEL_WORK):
+        return list(axes), {}, "serial"
+    take, total = 1, axes[0].extent
+    while take < len(axes) and isinstance(total, int) and total < 32:
+        total = total * axes[take].extent
+        take += 1
+    if take == 1:
+        return list(axes), {}, "parallel"
+    fused = Axis(Var("p"), total).bind(space)
+    env: dict[Var, Affine] = {}
+    rest = atom_affine(fused.var)
+    for axis in reversed(axes[1:take]):
+        env[axis.var] = space.floormod(rest, affine(axis.extent))
+        rest = space.floordiv(rest, affine(axis.extent))
+    env[axes[0].var] = rest
+    return [fused, *axes[take:]], env, "parallel"
