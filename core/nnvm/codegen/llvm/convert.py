@@ -47,22 +47,20 @@ def _to_bool(b: Builder, target: Target, a: str, source: DType, lanes: int) -> s
 def _float_to_int(b: Builder, a: str, source: DType, to: DType, lanes: int) -> str:
     """Through int32 or int64, whose least value stands for whatever does not fit, as cvttss2si gives; then wraps.
 
-    Eager converts to int8, int16 and int32 through int32, and to the unsigned types and int64 through int64;
-    uint64 from 2**63 up is converted less 2**63.
+    Eager converts the narrow types through int32 (float64 to uint8 through int64), and uint32 and uint64 through the
+    signed type of their width, less half its range where the value is that large.
     """
-    from_ = register_type(source, lanes)
-    if to.bits == 64 and not to.is_signed:
-        half = literal(2.0**63, source, lanes)
-        low = _truncate(b, a, source, I64, lanes)
-        high = _truncate(b, b.binary("fsub", from_, a, half), source, I64, lanes)
-        flipped = b.binary("xor", register_type(I64, lanes), high, literal(-(1 << 63), I64, lanes))
-        below = b.binary("fcmp olt", from_, a, half)
-        return b.select(mask_type(lanes), below, register_type(to, lanes), low, flipped)
-    wide = I32 if to.is_signed and to.bits <= 32 else I64
+    wide = I32 if to.bits <= 32 and not (to.bits == 8 and not to.is_signed and source.bits == 64) else I64
     value = _truncate(b, a, source, wide, lanes)
-    if to.bits == wide.bits:
+    if to.bits != wide.bits:
+        return b.convert("trunc", register_type(wide, lanes), value, register_type(to, lanes))
+    if to.is_signed:
         return value
-    return b.convert("trunc", register_type(wide, lanes), value, register_type(to, lanes))
+    from_, into = register_type(source, lanes), register_type(to, lanes)
+    half = literal(2.0 ** (to.bits - 1), source, lanes)
+    high = _truncate(b, b.binary("fsub", from_, a, half), source, wide, lanes)
+    flipped = b.binary("xor", into, high, literal(int(wide.min), wide, lanes))
+    return b.select(mask_type(lanes), b.binary("fcmp oge", from_, a, half), into, flipped, value)
 
 
 def _truncate(b: Builder, a: str, source: DType, wide: DType, lanes: int) -> str:
