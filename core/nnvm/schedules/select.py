@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from nnvm.dim import Dim
 from nnvm.schedules.cpu.access import Inliner, Source
 from nnvm.schedules.cpu.injective import Write, elementwise
-from nnvm.schedules.cpu.kernel import Strides, flat_kernel
+from nnvm.schedules.cpu.kernel import Strides, flat_kernel, row_major, span
 from nnvm.schedules.cpu.loops import Axis
+from nnvm.schedules.cpu.row_program import RowProgram, row_program
+from nnvm.schedules.cpu.rows import rows
 from nnvm.target import Target
-from nnvm.te.expr import Reduce, Var
+from nnvm.te.expr import Buffer, Reduce, Var
 from nnvm.te.tensor import Tensor, topological
 from nnvm.tir.affine import Space, affine, atom_affine
-from nnvm.tir.stmt import PrimFunc, Stmt, seq
+from nnvm.tir.stmt import Allocate, For, If, Let, PrimFunc, Seq, Stmt, seq
 
 __all__ = ["lower_tensors"]
 
@@ -24,9 +26,67 @@ def lower_tensors(
     """The kernel that computes `outputs` from `inputs`; `strides` of those that are not contiguous."""
 
     def write(sources: dict[Tensor, Source], space: Space) -> Stmt:
-        return injective_nests(outputs, sources, space, target)
+        if not any(isinstance(t.body, Reduce) for t in topological(outputs)):
+            return injective_nests(outputs, sources, space, target)
+        return staged(outputs, sources, space, target)
 
     return flat_kernel(inputs, outputs, name, strides, write)
+
+
+def staged(outputs: Sequence[Tensor], sources: dict[Tensor, Source], space: Space, target: Target) -> Stmt:
+    """Groups with reductions: one row program where all of them run over the same rows; otherwise each reduction that
+    others need is computed into scratch memory first."""
+    whole = row_program(outputs, sources, space)
+    if whole is not None:
+        return _with_rest(whole, sources, space, target)
+    stages: list[Stmt] = []
+    scratch: list[Source] = []
+    memory = dict(sources)
+    wanted = set(outputs)
+    done: set[Tensor] = set()
+    for t in topological(outputs):
+        if not isinstance(t.body, Reduce):
+            continue
+        place = sources.get(t)
+        if place is None:
+            strides = row_major(t.shape)
+            place = Source(Buffer(f"stage{len(scratch)}", (span(t.shape, strides),), t.dtype, None, "scratch"), strides)
+            scratch.append(place)
+        inputs = {x: s for x, s in memory.items() if x not in wanted or x in done}
+        alone = row_program([t], {**inputs, t: place}, space)
+        assert alone is not None, "a single reduction is always a row program"
+        stages.append(rows(alone, space, target))
+        memory[t] = place
+        done.add(t)
+    left = [t for t in outputs if t not in done]
+    if left:
+        stages.append(injective_nests(left, memory, space, target))
+    body = seq(stages)
+    for s in reversed(scratch):
+        body = Allocate(s.buffer, body)
+    return serial(body) if scratch else body
+
+
+def _with_rest(program: RowProgram, sources: dict[Tensor, Source], space: Space, target: Target) -> Stmt:
+    body = rows(program, space, target)
+    if not program.rest:
+        return body
+    return seq([injective_nests(program.rest, sources, space, target), body])
+
+
+def serial(s: Stmt) -> Stmt:
+    """`s` without parallel loops: scratch memory belongs to one thread."""
+    if isinstance(s, For):
+        return For(s.var, s.extent, serial(s.body), "serial" if s.kind == "parallel" else s.kind)
+    if isinstance(s, Seq):
+        return Seq(tuple(map(serial, s.body)))
+    if isinstance(s, Let):
+        return Let(s.var, s.value, serial(s.body))
+    if isinstance(s, Allocate):
+        return Allocate(s.buffer, serial(s.body))
+    if isinstance(s, If):
+        return If(s.cond, serial(s.then), None if s.orelse is None else serial(s.orelse))
+    return s
 
 
 def injective_nests(outputs: Sequence[Tensor], sources: dict[Tensor, Source], space: Space, target: Target) -> Stmt:
@@ -42,6 +102,3 @@ def injective_nests(outputs: Sequence[Tensor], sources: dict[Tensor, Source], sp
         writes = [Write(sources[t], sources[t].address(at), inliner.element(t, at)) for t in group]
         out.append(elementwise(writes, axes, space, target))
     return seq(out)
-
-
-_ = (Reduce, topological)

@@ -115,7 +115,8 @@ class Emitter:
             return self.index(e.value)
         if isinstance(e, At):
             at = self.index(e.address)
-            return Load(e.source.buffer, (at,), self.mask if at.lanes > 1 else None)
+            whole = at.lanes == 1 or e.source.buffer.scope == "local"  # accumulators have all their lanes
+            return Load(e.source.buffer, (at,), None if whole else self.mask)
         if isinstance(e, Held):
             if self.held is None:
                 raise ValueError(f"{e.tensor.name} is not computed around here")

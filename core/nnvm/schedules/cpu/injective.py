@@ -31,7 +31,7 @@ from nnvm.te.expr import COMPARISONS, INDEX, Binary, Expr, Var
 from nnvm.tir.affine import Affine, Space, affine, atom_affine, dim_nonnegative
 from nnvm.tir.stmt import Let, Stmt, Store, seq
 
-__all__ = ["Write", "elementwise", "hoist", "nest"]
+__all__ = ["Write", "elementwise", "hoist", "hoisted", "nest", "stores"]
 
 #: Loop nests that one set of stores may be split into, and the code size (expense) at which splitting stops.
 MAX_PIECES, MAX_PIECES_EXPENSE = 40, 1200
@@ -194,14 +194,19 @@ def _vector_nest(
 
 
 def stores(
-    writes: Sequence[Write], env: dict[Var, Affine], space: Space, lanes: Lanes | None, mask: Expr | None
+    writes: Sequence[Write],
+    env: dict[Var, Affine],
+    space: Space,
+    lanes: Lanes | None,
+    mask: Expr | None,
+    emitter: Emitter | None = None,
 ) -> Stmt:
-    """The writes at one position of the vector loop."""
+    """The writes at one position of the vector loop; `emitter` when others share its sub-expressions."""
     memo: dict[int, Expr] = {}
-    emitter = Emitter(lanes, mask)
+    emitter = emitter or Emitter(lanes, mask)
     out: list[Stmt] = []
     for w in writes:
-        at = w.rewrite(space, env, memo)
+        at = w.rewrite(space, env, memo) if env else w
         address = emitter.index(at.address)
         value = emitter.value(at.value) if address.lanes == 1 else emitter.vector(at.value)
         out.append(Store(at.target.buffer, (address,), value, mask if address.lanes > 1 else None))
@@ -210,18 +215,22 @@ def stores(
 
 def hoist(writes: Sequence[Write], var: Var, space: Space) -> tuple[list[Write], list[tuple[Var, Expr]]]:
     """`writes` with the scalars that do not depend on `var` replaced by variables, and these with their values."""
-    ids = hoistable([w.value for w in writes], var)
-    if not ids:
-        return list(writes), []
+    memo, lets = hoisted([w.value for w in writes], var)
+    return [w.rewrite(space, {}, memo) for w in writes] if memo else list(writes), lets
+
+
+def hoisted(roots: Sequence[Expr], var: Var) -> tuple[dict[int, Expr], list[tuple[Var, Expr]]]:
+    """For `rewrite`: variables for the scalars that do not depend on `var`; and their values."""
+    ids = hoistable(roots, var)
     lets: list[tuple[Var, Expr]] = []
     memo: dict[int, Expr] = {}
     emitter = Emitter()
-    for e in parts(*(w.value for w in writes)):
-        if id(e) in ids:
+    for e in parts(*roots) if ids else ():
+        if id(e) in ids and not isinstance(e, Var):
             new = Var(f"s{len(lets)}", e.dtype)
             lets.append((new, emitter.value(e)))
             memo[id(e)] = Index(atom_affine(new)) if e.dtype == INDEX else new
-    return [w.rewrite(space, {}, memo) for w in writes], lets
+    return memo, lets
 
 
 def _dtypes(writes: Sequence[Write]) -> list[object]:

@@ -9,7 +9,8 @@ from nnvm.schedules.cpu.access import Source
 from nnvm.te.expr import Buffer
 from nnvm.te.tensor import Tensor
 from nnvm.tir.affine import Space
-from nnvm.tir.stmt import PrimFunc, Stmt
+from nnvm.tir.stmt import Allocate, PrimFunc, Stmt
+from nnvm.tir.visitor import stmts
 
 __all__ = ["flat_kernel", "row_major", "sizes_of", "span"]
 
@@ -59,4 +60,16 @@ def flat_kernel(
         params.append(buffer)
         sources[t] = Source(buffer, s)
     body = write(sources, Space())
+    _name_apart(body, {b.name for b in params})
     return PrimFunc(name, tuple(params), len(outputs), sizes_of((*inputs, *outputs), strides), body)
+
+
+def _name_apart(body: Stmt, taken: set[str]) -> None:
+    """Gives allocated buffers that share a name names of their own."""
+    for s in stmts(body):
+        if isinstance(s, Allocate):
+            name, k = s.buffer.name, 1
+            while s.buffer.name in taken:
+                s.buffer.name = f"{name}_{k}"
+                k += 1
+            taken.add(s.buffer.name)

@@ -1,0 +1,149 @@
+"""Accumulators of reductions: vectors in registers, started, updated in a loop, and combined at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nnvm.dtype import I64
+from nnvm.schedules.cpu.access import Source
+from nnvm.schedules.cpu.emit import Emitter, broadcast
+from nnvm.schedules.cpu.row_program import Reduction
+from nnvm.te.expr import INDEX, Binary, Buffer, Const, Expr, Load, Ramp, Select, Unary, Var, VectorReduce, binary
+from nnvm.tir.affine import Affine
+from nnvm.tir.lower_reduce import combine, neutral
+from nnvm.tir.stmt import Allocate, For, Let, Stmt, Store, seq
+
+__all__ = ["Accumulator", "allocate_all"]
+
+
+class Accumulator:
+    """`slots` vectors of `lanes` partial results of one reduction, in a local buffer.
+
+    argmax and argmin keep the value and the index of each lane. A lane that has seen nothing holds the least value
+    and index 0, which is also the answer where every element is the least value.
+    """
+
+    def __init__(self, reduction: Reduction, slots: int, lanes: int, name: str) -> None:
+        self.reduction = reduction
+        self.op, self.dtype = reduction.op, reduction.source.dtype
+        self.tensor, self.slots, self.lanes, self.name = reduction.tensor, slots, lanes, name
+        self.values = Buffer(name, (slots * lanes,), self.dtype, None, "local")
+        self.indices = Buffer(f"{name}_at", (slots * lanes,), I64, None, "local") if self.is_arg else None
+
+    @property
+    def is_arg(self) -> bool:
+        return self.op in ("argmax", "argmin")
+
+    @property
+    def is_float_sum(self) -> bool:
+        return self.op == "sum" and self.dtype.is_float
+
+    @property
+    def result(self) -> Source:
+        """Where each lane's result is when the loop is done."""
+        return Source(self.values if self.indices is None else self.indices, (1,))
+
+    def allocate(self, body: Stmt) -> Stmt:
+        body = Allocate(self.values, body)
+        return body if self.indices is None else Allocate(self.indices, body)
+
+    def _ramp(self, slot: int) -> Expr:
+        return Ramp(Const(slot * self.lanes, INDEX), 1, self.lanes)
+
+    def load(self, slot: int) -> Expr:
+        return Load(self.values, (self._ramp(slot),))
+
+    def like(self, slots: int, name: str) -> Accumulator:
+        """Accumulators for the same reduction."""
+        return Accumulator(self.reduction, slots, self.lanes, name)
+
+    def take(self, other: Accumulator) -> Stmt:
+        """Adds the partial results of `other`, slot by slot or all to the only one."""
+        if self.slots == other.slots:
+            items = [other.load(s) for s in range(other.slots)]
+        else:
+            items = [_tree(self.op, [other.load(s) for s in range(other.slots)])]
+        return seq([Store(self.values, (self._ramp(s),), _pair(self.op, self.load(s), e)) for s, e in enumerate(items)])
+
+    def start(self) -> Stmt:
+        """Sets every lane to the neutral value."""
+        out: list[Stmt] = []
+        for slot in range(self.slots):
+            out.append(Store(self.values, (self._ramp(slot),), broadcast(neutral(self.op, self.dtype), self.lanes)))
+            if self.indices is not None:
+                out.append(Store(self.indices, (self._ramp(slot),), broadcast(Const(0, I64), self.lanes)))
+        return seq(out)
+
+    def update(self, at: Affine, emitter: Emitter, source: Expr, index: Expr | None) -> Stmt:
+        """Takes in one vector; `at` is the first lane's place in the accumulators (with the lane in it)."""
+        where = (emitter.index(at),)
+        value = emitter.vector(source)
+        if self.indices is not None:
+            assert index is not None
+            return self._update_arg(where, value, emitter.vector(index), emitter.mask)
+        if emitter.mask is not None:
+            value = Select(emitter.mask, value, broadcast(neutral(self.op, self.dtype), self.lanes))
+        return Store(self.values, where, combine(self.op, Load(self.values, where), value))
+
+    def _update_arg(self, where: tuple[Expr, ...], value: Expr, index: Expr, mask: Expr | None) -> Stmt:
+        assert self.indices is not None
+        best = Load(self.values, where)
+        better = _better(self.op, best, value)
+        if mask is not None:
+            better = Binary("and", better, mask)
+        # the indices first: the condition is computed from the values, which the second store changes
+        taken = Select(better, index, Load(self.indices, where))
+        return seq([Store(self.indices, where, taken), Store(self.values, where, Select(better, value, best))])
+
+    def finish(self, then: Stmt, result: Var) -> Stmt:
+        """`then` with `result` bound to all lanes of all slots combined."""
+        if self.indices is not None:
+            return self._finish_arg(then, result)
+        both = _tree(self.op, [self.load(s) for s in range(self.slots)])
+        return Let(result, VectorReduce(self.op, both) if self.lanes > 1 else both, then)
+
+    def _finish_arg(self, then: Stmt, result: Var) -> Stmt:
+        """The best of all lanes, the first of equal ones, one lane at a time."""
+        assert self.indices is not None
+        zero = (Const(0, INDEX),)
+        value, index = Buffer(f"{self.name}_best", (1,), self.dtype, None, "local"), Buffer(f"{self.name}_index", (1,), I64, None, "local")  # fmt: skip
+        lane = Var("l")
+        new, at = Load(self.values, (lane,)), Load(self.indices, (lane,))
+        best, best_at = Load(value, zero), Load(index, zero)
+        better = _better(self.op, best, new)
+        tie = binary("eq", best, new)
+        if self.dtype.is_float:
+            tie = binary("or", tie, binary("and", Unary("isnan", best), Unary("isnan", new)))
+        better = binary("or", better, binary("and", tie, binary("lt", at, best_at)))
+        step = seq([Store(index, zero, Select(better, at, best_at)), Store(value, zero, Select(better, new, best))])
+        first = seq([Store(value, zero, Load(self.values, zero)), Store(index, zero, Load(self.indices, zero))])
+        scan = For(lane, Const(self.slots * self.lanes, INDEX), step, "unrolled")
+        body = seq([first, scan, Let(result, Load(index, zero), then)])
+        return Allocate(value, Allocate(index, body))
+
+
+def _better(op: str, best: Expr, new: Expr) -> Expr:
+    """Is `new` to be taken in place of `best`, which came before it?"""
+    better = Binary("gt" if op == "argmax" else "lt", new, best)
+    if not new.dtype.is_float:
+        return better
+    nan = Binary("and", Unary("isnan", new), Unary("not", Unary("isnan", best)))
+    return Binary("or", better, nan)
+
+
+def _pair(op: str, a: Expr, b: Expr) -> Expr:
+    operator = {"sum": "add", "prod": "mul", "any": "or", "all": "and"}.get(op, op)
+    return Binary(operator, a, b)
+
+
+def _tree(op: str, items: list[Expr]) -> Expr:
+    while len(items) > 1:
+        pairs = [_pair(op, a, b) for a, b in zip(items[::2], items[1::2])]
+        items = pairs + items[2 * len(pairs) :]
+    return items[0]
+
+
+def allocate_all(accumulators: Sequence[Accumulator], body: Stmt) -> Stmt:
+    for a in accumulators:
+        body = a.allocate(body)
+    return body
