@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+import nnvm.graph.passes
 import nnvm.ops
 import nnvm.ops.graph_rules  # noqa: F401
 from nnvm.dtype import F32, dtype

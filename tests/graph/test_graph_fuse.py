@@ -46,6 +46,15 @@ def test_value_needed_outside_is_a_further_output():
     assert len(f.outputs[0].node.types) == 2
 
 
+def test_a_stored_value_is_not_doubled():
+    x, w, r = var("x", 4, 8), param("w", 8, 8), var("r", 4, 8)
+    a = op("dense", x, w)
+    f = fuse(graph(op("multiply", op("exp", a), op("sum", a, axis=0))))
+    assert groups(f) == [["dense"], ["sum"], ["exp", "multiply"]], "exp is computed where it is used"
+    f = fuse(graph([op("dense", op("relu", op("multiply", a, r)), w), a]))
+    assert groups(f) == [["dense", "multiply", "relu"], ["dense"]], "relu is stored anyway"
+
+
 def test_outputs_of_other_shapes_stay_apart():
     x, y = var("x", 8), var("y", 4, 8)
     a = op("exp", x)

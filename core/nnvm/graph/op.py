@@ -37,7 +37,8 @@ class Op:
 
     Attributes:
         name: unique.
-        inputs: names of the inputs; a last one beginning with ``*`` takes any number, one ending in ``?`` may be absent.
+        inputs: names of the inputs; a last one beginning with ``*`` takes any number, one ending in ``?`` may be
+            absent.
         params: keyword attributes by name.
         num_outputs: a number, or a function of the attributes.
     """

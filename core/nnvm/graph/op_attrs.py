@@ -53,7 +53,7 @@ declare("pattern", "OpPattern", "How outputs depend on inputs, for fusion.")
 declare("compute", "(attrs, inputs: list[te.Tensor], outputs: tuple[TensorType, ...]) -> list[te.Tensor]",
         "The algorithm as tensor expressions, one tensor per output.")  # fmt: skip
 declare("build_tir", "(attrs, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], name) -> PrimFunc",
-        "The loop nest of an op that is no pure tensor expression (scatter, sort, cumsum); it is never fused.")  # fmt: skip
+        "The loop nest of an op that is no tensor expression (scatter, sort, cumsum); it is never fused.")  # fmt: skip
 declare("reference", "(attrs, *arrays) -> tuple of numpy arrays", "What the op means, in numpy.")
 declare("gradient", "(node, out_grads: list[NodeEntry]) -> list[NodeEntry | None]",
         "Gradients of the inputs; None where there is none.")  # fmt: skip
@@ -72,3 +72,5 @@ declare("host_call", "(attrs) -> callable(env: Mapping[str, int], *tensors) -> s
 declare("expensive", "bool", "Elementwise, but of many instructions (exp, tanh): not computed twice.")
 declare("prologue", "tuple[int, ...]",
         "Inputs of a master into which cheap elementwise producers of the output's shape may be fused.")  # fmt: skip
+declare("view_offset", "(attrs, inputs: tuple[TensorType, ...]) -> Dim | None",
+        "Byte offset of the output in the first input where it is a contiguous part of it (no copy); else None.")  # fmt: skip

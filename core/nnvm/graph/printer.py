@@ -67,7 +67,7 @@ def format_attr(value: Any) -> str:
         return f"({', '.join(map(format_attr, value))}{',' if len(value) == 1 else ''})"
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{k}: {format_attr(v)}" for k, v in value.items()) + "}"
-    return str(value) if type(value).__str__ is not object.__str__ and not isinstance(value, str) else repr(value)
+    return repr(value)
 
 
 def _lines(graph: Graph, head: str, names: Mapping[Node, str] | None, canonical: bool, indent: str) -> list[str]:

@@ -80,8 +80,8 @@ def _check_names(graph: Graph, order: list[Node], when: str) -> None:
 def _check_node(node: Node, order: list[Node], when: str) -> None:
     try:
         node.op.check_inputs(len(node.inputs))
-    except ValueError as e:
-        raise _error(when, str(e), [node], order) from None
+    except ValueError as error:
+        raise _error(when, str(error), [node], order) from None
     for i, e in enumerate(node.inputs):
         if not 0 <= e.index < e.node.num_outputs:
             raise _error(when, f"input {i} of {node.name} is output {e.index} of {e.node.name}", [node], order)
@@ -117,8 +117,8 @@ def _check_types(node: Node, order: list[Node], when: str) -> None:
         return
     try:
         expected = infer_node(node, tuple(e.type for e in node.inputs))
-    except TypeInferenceError as e:
-        raise _error(when, str(e), [node], order) from None
+    except TypeInferenceError as error:
+        raise _error(when, str(error), [node], order) from None
     if expected != node.types:
         shown = ", ".join(map(str, expected))
         raise _error(when, f"{node.name} says {', '.join(map(str, node.types))}; inference gives {shown}",

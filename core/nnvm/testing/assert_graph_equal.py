@@ -18,6 +18,6 @@ def assert_graph_equal(actual: Graph, expected: Graph) -> None:
         return
     a, b, why = difference
     at = f" at {a.name} / {b.name}" if a is not None and b is not None else ""
-    texts = [print_graph(g, canonical=True).splitlines() for g in (expected, actual)]
-    diff = "\n".join(difflib.unified_diff(*texts, "expected", "actual", lineterm=""))
+    wanted, found = (print_graph(g, canonical=True).splitlines() for g in (expected, actual))
+    diff = "\n".join(difflib.unified_diff(wanted, found, "expected", "actual", lineterm=""))
     raise AssertionError(f"graphs differ{at}: {why}\n{diff or print_graph(actual)}")

@@ -1,0 +1,16 @@
+"""The graph passes. Importing this package registers them; `compiler/pipeline.py` says in which order they run."""
+
+from nnvm.graph.passes import (
+    eliminate_common,
+    eliminate_dead,
+    finish_prepare,
+    fold_constant,
+    graph_fuse,
+    infer_type,
+    plan_memory,
+    precompute_prune,
+    simplify_inference,
+)
+
+__all__ = ["eliminate_common", "eliminate_dead", "finish_prepare", "fold_constant", "graph_fuse", "infer_type",
+           "plan_memory", "precompute_prune", "simplify_inference"]  # fmt: skip

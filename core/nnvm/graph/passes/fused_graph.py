@@ -29,7 +29,7 @@ def build_fused_graph(graph: Graph, groups: Sequence[Sequence[Node]], index: Map
     A node in several lists is copied into each; its value must not be needed elsewhere then. `index` gives the
     topological position of every node.
     """
-    units, unit_of = _units(graph, groups, index)
+    unit_of = _units(graph, groups, index)
     new: dict[NodeEntry, NodeEntry] = {}
     names = _Names({n.name for n in index if n not in unit_of} | {v.name for v in graph.inputs})
     done: set[object] = set()
@@ -53,9 +53,7 @@ def build_fused_graph(graph: Graph, groups: Sequence[Sequence[Node]], index: Map
     return graph.with_outputs([new[e] for e in graph.outputs])
 
 
-def _units(
-    graph: Graph, groups: Sequence[Sequence[Node]], index: Mapping[Node, int]
-) -> tuple[list[_Unit], dict[Node, _Unit]]:
+def _units(graph: Graph, groups: Sequence[Sequence[Node]], index: Mapping[Node, int]) -> dict[Node, _Unit]:
     counts = Counter(n for nodes in groups for n in nodes)
     units = [_Unit(sorted(nodes, key=index.__getitem__), [], []) for nodes in groups]
     unit_of = {n: unit for unit in units for n in unit.nodes if counts[n] == 1}
@@ -70,7 +68,7 @@ def _units(
         unit.depends = list(dict.fromkeys(e.node for e in outer))
     for unit in units:
         unit.outputs = [e for n in unit.nodes if counts[n] == 1 for e in n.outputs if e in wanted]
-    return units, unit_of
+    return unit_of
 
 
 def _keep(node: Node, new: dict[NodeEntry, NodeEntry]) -> None:

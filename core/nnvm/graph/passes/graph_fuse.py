@@ -32,6 +32,7 @@ from nnvm.graph.node import Node, NodeEntry
 from nnvm.graph.op_attrs import OpPattern
 from nnvm.graph.pass_manager import PassContext, register_pass
 from nnvm.graph.passes.fused_graph import build_fused_graph
+from nnvm.graph.views import is_view
 
 __all__ = ["FuseLimits", "fuse_graph"]
 
@@ -155,7 +156,7 @@ class _Fuser:
         """Adds an elementwise node to the master that it follows: the one that runs last of those that it could."""
         if _pattern(node) > OpPattern.BROADCAST:
             return False
-        masters = [g for g in self._producers(node) if self._takes_epilogue(g, node)]
+        masters = [g for g in self._producers(node) if self._takes_epilogue(g, node) and self._saves_traffic(g, node)]
         for group in sorted(masters, key=lambda g: -g.last):
             side = [g for g in self._producers(node) if g.kind == ELEM and self._is_side_operand(g, node)]
             if (side and self._merge(group, side, node)) or self._merge(group, [], node):
@@ -172,7 +173,7 @@ class _Fuser:
         )
 
     def _is_side_operand(self, group: _Group, node: Node) -> bool:
-        """Whether an elementwise group whose only purpose is `node` may be computed inside another master's epilogue."""
+        """Whether an elementwise group serves `node` alone and may be computed in the epilogue that `node` joins."""
         if group.injective or not self._only_used_in(group, node):
             return False
         same = group.shape == node.outputs[0].type.shape
@@ -191,7 +192,7 @@ class _Fuser:
         shape = node.outputs[0].type.shape
         injective = _pattern(node) == OpPattern.INJECTIVE
         if not injective and shape == group.shape:
-            return True
+            return self._saves_traffic(group, node)
         if not self._only_used_in(group, node):
             return False
         if not group.expensive:
@@ -199,6 +200,32 @@ class _Fuser:
         # computed once per element only where each element is read at most once
         reads = sum(e.node in set(group.nodes) for e in node.inputs)
         return injective and reads == 1 and not _may_grow(group.shape, node)
+
+    def _saves_traffic(self, group: _Group, node: Node) -> bool:
+        """Whether computing `node` in the group is better than where its result is used.
+
+        It is where what `node` reads stays inside, or where `node`, or what follows from it with operands that are
+        already there, has to be stored anyway. It is not where one stored value would only become two.
+        """
+        inside = set(group.nodes)
+        if not any(self._is_stored(e.node) for e in node.inputs if e.node in inside):
+            return True
+        limit = self.index[node]
+        closure, pending = {node}, [node]
+        while pending and len(closure) <= self.limits.nodes:
+            n = pending.pop()
+            if self._is_stored(n):
+                continue
+            for user in self.users.get(n, ()):
+                if user in closure:
+                    continue
+                if _pattern(user) > OpPattern.BROADCAST or user.outputs[0].type.shape != group.shape:
+                    return False
+                if any(self.index[e.node] > limit and e.node not in closure for e in user.inputs):
+                    return False
+                closure.add(user)
+                pending.append(user)
+        return True
 
     # Prologues
 
@@ -360,7 +387,7 @@ def _same_shape(reader: Node, shape: Shape) -> bool:
 
 def _is_compiled(node: Node) -> bool:
     """Whether a node becomes part of a kernel: it has compute or a loop nest and is no free view."""
-    return not node.op.attr("view") and (node.op.has("compute") or node.op.has("build_tir"))
+    return (node.op.has("compute") or node.op.has("build_tir")) and not is_view(node)
 
 
 def _is_scalar_constant(e: NodeEntry) -> bool:

@@ -1,0 +1,37 @@
+"""THE list of graph passes, in the order in which they run, with the reason for each place.
+
+A pass that is named here but switched off (`PassContext.disabled`, `opt_level`) is left out; the ones marked with *
+must run.
+"""
+
+from __future__ import annotations
+
+import nnvm.graph.passes  # noqa: F401  registers them
+
+__all__ = ["pipeline"]
+
+_PIPELINE: tuple[str, ...] = (
+    # * every other pass reads types
+    "InferType",
+    # first, as what it leaves (multiply, add on parameters) is what the folding passes look for
+    "SimplifyInference",
+    # before the merging: constants become comparable by value
+    "FoldConstant",
+    "EliminateCommon",
+    # * after all rewriting, so that everything that depends on parameters only leaves the main graph; before fusion,
+    # so that no group mixes the two parts
+    "PrecomputePrune",
+    # * kernels are made of groups
+    "GraphFuse",
+    # after fusion: only groups can have dead parts
+    "EliminateDead",
+    # * last, as it speaks of the nodes that run
+    "PlanMemory",
+    # * the prepare graph goes the same way
+    "FinishPrepare",
+)
+
+
+def pipeline() -> tuple[str, ...]:
+    """Names of the passes in order, for `apply_passes`."""
+    return _PIPELINE
