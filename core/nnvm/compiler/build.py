@@ -168,10 +168,9 @@ def _call(graph: Graph, node: Node) -> _Call:
 
 
 def _plan(graph: Graph, kernels: Mapping[Node, Kernel]) -> Plan:
+    memory = graph.attrs["memory_plan"]
     steps: list[KernelStep | HostStep] = []
-    for node in graph.nodes:
-        if node.is_variable or node.is_constant or node.op.attr("view"):
-            continue
+    for node in memory.steps:
         if node not in kernels:
             if not node.op.has("host_call"):
                 raise ValueError(f"nothing can run {node}: the op has neither a compute nor a host_call")
@@ -180,7 +179,8 @@ def _plan(graph: Graph, kernels: Mapping[Node, Kernel]) -> Plan:
         kernel = kernels[node]
         sizes = {name: symbol(name) for name in kernel.symbols}
         steps.append(KernelStep(node, kernel, (*node.inputs, *node.outputs), sizes))
-    return Plan(graph, graph.attrs["memory_plan"], tuple(steps), _symbol_sources(graph))
+    constants = tuple(n[0] for n in graph.nodes if n.is_constant)
+    return Plan(graph, memory, tuple(steps), constants, _symbol_sources(graph))
 
 
 def _symbol_sources(graph: Graph) -> dict[str, tuple[int, int]]:

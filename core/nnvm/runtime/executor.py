@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from nnvm.dim import Dim, evaluate
-from nnvm.dtype import DType
+from nnvm.dtype import U8, DType
 from nnvm.graph.graph import Graph
-from nnvm.graph.memory_plan import MemoryPlan, Slot
 from nnvm.graph.node import Node, NodeEntry
+from nnvm.graph.passes.plan_memory import MemoryPlan
 from nnvm.runtime import openmp
 from nnvm.runtime.llvm_jit import Kernel
 from nnvm.runtime.memory import ALIGNMENT, Memory
@@ -54,12 +54,14 @@ class Plan:
         graph: the fused graph.
         memory: where its values live.
         steps: kernel calls and host nodes in order.
+        constants: entries of the constant nodes, in the order in which the Executor wants their tensors.
         symbols: where the value of each size is read: name -> (position in graph.inputs, axis).
     """
 
     graph: Graph
     memory: MemoryPlan
     steps: tuple[KernelStep | HostStep, ...]
+    constants: tuple[NodeEntry, ...]
     symbols: Mapping[str, tuple[int, int]]
 
 
@@ -68,11 +70,18 @@ class _Instance:
     """A plan with every size known."""
 
     env: Mapping[str, int]
-    segments: list[Program | _Host]
+    segments: list[Any]  # Program or _Host
     arena_bytes: int
     workspace_bytes: int  # of one thread
     outputs: list[tuple[tuple[int, ...], DType, tuple[int, ...] | None]]
+    elsewhere: list[tuple[int, _View, bool]]  # outputs that no step writes: (position, where they are, copy or not)
     arenas: list[tuple[int, Any]]  # (threads it has room for, arena): free ones; list operations are atomic
+
+
+    @property
+    def simple(self) -> bool:
+        """Whether one native call is all there is to do."""
+        return len(self.segments) == 1 and isinstance(self.segments[0], Program) and not self.elsewhere
 
 
 @dataclass
@@ -94,7 +103,7 @@ class Executor:
     """Runs a `Plan` on the tensors of one `Memory`. Calls are re-entrant: each takes an arena of its own."""
 
     def __init__(self, plan: Plan, memory: Memory, constants: Sequence[Any]) -> None:
-        """`constants`: tensors for ``plan.memory.constants``, kept alive here."""
+        """`constants`: tensors for ``plan.constants``, kept alive here."""
         self.plan = plan
         self.memory = memory
         self._lock = threading.Lock()
@@ -102,9 +111,11 @@ class Executor:
         graph = plan.graph
         self._first_output = 1 + len(graph.inputs)
         self._first_constant = self._first_output + len(graph.outputs)
-        hosts = sum(len(s.node.outputs) for s in plan.steps if isinstance(s, HostStep))
-        self._first_host = self._first_constant + len(constants)
-        self._num_bases = self._first_host + hosts
+        first_host = self._first_constant + len(constants)
+        hosted = [e for s in plan.steps if isinstance(s, HostStep) for e in s.node.outputs]
+        self._base_of = {e: self._first_constant + i for i, e in enumerate(plan.constants)}
+        self._base_of.update((e, first_host + i) for i, e in enumerate(hosted))
+        self._num_bases = first_host + len(hosted)
         self._names = tuple(sorted(plan.symbols))
         # tensors that stay: constants, and what `bind` was given; replaced as a whole, so that a call sees one state
         fixed: dict[int, Any] = {self._first_constant + i: c for i, c in enumerate(constants)}
@@ -155,8 +166,8 @@ class Executor:
             bases[self._first_output + i] = pointer(out)
         workspace = base + instance.arena_bytes
         try:
-            if len(instance.segments) == 1 and isinstance(segment := instance.segments[0], Program):
-                segment.run(bases, workspace, threads)
+            if instance.simple:
+                instance.segments[0].run(bases, workspace, threads)
             else:
                 self._run_mixed(instance, bases, workspace, threads, arena, inputs, fixed, outputs)
         finally:
@@ -180,7 +191,8 @@ class Executor:
 
         with self._lock:
             timed: list[Any] = [_Timed(s) if isinstance(s, Program) else s for s in original]
-            copy = _Instance(instance.env, timed, instance.arena_bytes, instance.workspace_bytes, instance.outputs, [])
+            copy = _Instance(instance.env, timed, instance.arena_bytes, instance.workspace_bytes, instance.outputs,
+                             instance.elsewhere, [])  # fmt: skip
             key = tuple(instance.env[n] for n in self._names)
             self._instances[key] = copy
         try:
@@ -224,10 +236,11 @@ class Executor:
             for (base, shape, dtype), result in zip(segment.outputs, results, strict=True):
                 tensors[base] = memory.contiguous(result, shape, dtype)
                 bases[base] = memory.pointer(tensors[base])
-        for i, entry in enumerate(self.plan.graph.outputs):
-            slot = self.plan.memory.slots[entry]
-            if slot.kind == "host":
-                outputs[i] = tensors[self._first_host + slot.index]
+        for i, where, copied in instance.elsewhere:
+            if copied:
+                memory.copy(outputs[i], view(where))
+            else:
+                outputs[i] = view(where)
 
     def _instance(self, inputs: Sequence[Any], env: Mapping[str, int] | None) -> _Instance:
         if not self._names:
@@ -263,39 +276,48 @@ class Executor:
                 flush()
                 segments.append(self._host(step.node, env))
                 continue
-            refs = [self._reference(plan.memory.slots[e], env) for e in step.buffers]
+            refs = [self._reference(e, env) for e in step.buffers]
             calls.append((step.kernel, refs, [evaluate(d, env) for d in step.symbols.values()]))
         flush()
         workspace = max((evaluate_kernel_workspace(s, env) for s in plan.steps if isinstance(s, KernelStep)), default=0)
         strides = graph.attrs.get("output_strides") or (None,) * len(graph.outputs)
-        outputs = []
-        for entry, stride in zip(graph.outputs, strides):
-            shape = tuple(evaluate(d, env) for d in entry.type.shape)
-            if plan.memory.slots[entry].kind == "host":
-                shape = (0,)  # the host node brings the tensor
-                stride = None
-            outputs.append((shape, entry.type.dtype, tuple(evaluate(d, env) for d in stride) if stride else None))
+        outputs: list[tuple[tuple[int, ...], DType, tuple[int, ...] | None]] = []
+        elsewhere: list[tuple[int, _View, bool]] = []
+        for i, (entry, stride) in enumerate(zip(graph.outputs, strides)):
+            where = self._view(entry, env)
+            copied = i in plan.memory.copies
+            if copied or where.base != self._first_output + i:
+                elsewhere.append((i, where, copied))
+            if not copied and where.base != self._first_output + i:
+                outputs.append(((0,), U8, None))  # takes no memory: the tensor is another one's
+            else:
+                wanted = tuple(evaluate(d, env) for d in stride) if stride is not None else None
+                outputs.append((where.shape, where.dtype, wanted))
         arena = -(-evaluate(plan.memory.arena_bytes, env) // ALIGNMENT) * ALIGNMENT
-        return _Instance(env, segments, arena, workspace, outputs, [])
+        return _Instance(env, segments, arena, workspace, outputs, elsewhere, [])
 
     def _host(self, node: Node, env: Mapping[str, int]) -> _Host:
-        slots = self.plan.memory.slots
-        inputs = [self._view(e, slots[e], env) for e in node.inputs]
         outputs = []
         for e in node.outputs:
-            base, _ = self._reference(slots[e], env)
+            base, _ = self._reference(e, env)
             outputs.append((base, tuple(evaluate(d, env) for d in e.type.shape), e.type.dtype))
-        return _Host(node.op.attr("host_call")(node.attrs), inputs, outputs)
+        return _Host(node.op.attr("host_call")(node.attrs), [self._view(e, env) for e in node.inputs], outputs)
 
-    def _view(self, entry: NodeEntry, slot: Slot, env: Mapping[str, int]) -> _View:
-        base, offset = self._reference(slot, env)
+    def _view(self, entry: NodeEntry, env: Mapping[str, int]) -> _View:
+        base, offset = self._reference(entry, env)
         return _View(base, offset, tuple(evaluate(d, env) for d in entry.type.shape), entry.type.dtype)
 
-    def _reference(self, slot: Slot, env: Mapping[str, int]) -> tuple[int, int]:
+    def _reference(self, entry: NodeEntry, env: Mapping[str, int]) -> tuple[int, int]:
         """(position in the table of base addresses, byte offset) of a value."""
-        first = {"arena": 0, "input": 1, "output": self._first_output, "constant": self._first_constant,
-                 "host": self._first_host}[slot.kind]  # fmt: skip
-        return (0 if slot.kind == "arena" else first + slot.index), evaluate(slot.offset, env)
+        place, extra = self.plan.memory.locate(entry)
+        offset = evaluate(place.offset + extra, env)
+        if place.kind == "arena":
+            return 0, offset
+        if place.kind == "output":
+            return self._first_output + place.index, offset
+        if place.kind in ("constant", "host"):
+            return self._base_of[self.plan.memory.root(entry)], offset
+        return 1 + place.index, offset
 
 
 def evaluate_kernel_workspace(step: KernelStep, env: Mapping[str, int]) -> int:

@@ -32,6 +32,9 @@ class Memory(Protocol):
     def contiguous(self, tensor: Any, shape: tuple[int, ...], dtype: DType) -> Any:
         """`tensor` itself where it is contiguous, else a copy; ValueError where shape or dtype differ."""
 
+    def copy(self, target: Any, source: Any) -> None:
+        """Copies the elements of `source` into `target` of the same shape, whatever the strides."""
+
     def pointer(self, tensor: Any) -> int:
         """Address of the first element."""
 
@@ -62,6 +65,9 @@ class NumpyMemory:
         if array.shape != shape or array.dtype != dtype.numpy:
             raise ValueError(f"expected {dtype}{list(shape)}, got {array.dtype}{list(array.shape)}")
         return np.ascontiguousarray(array)
+
+    def copy(self, target: Any, source: Any) -> None:
+        target[...] = source
 
     def pointer(self, tensor: Any) -> int:
         return int(tensor.ctypes.data)
