@@ -107,13 +107,14 @@ class Lowering:
     def loop(self, nest: Nest, axis: IterVar, then: Continue) -> Stmt:
         """The loop over one axis; the last block of a split that does not divide is peeled off."""
         extent = nest.extents[axis]
-        if extent.int == 1:
+        if extent.int == 1 and axis not in nest.lanes:
             nest = nest.copy()
             return self._settle(nest, nest.bind(axis, affine(0)), then)
-        split = nest.open_split(axis)
+        splits = nest.open_splits([axis])
         kind = nest.stage.kinds.get(axis, "serial")
-        if split is None or kind != "serial" or not self._must_peel(nest, split):
+        if not splits or kind != "serial" or not self._must_peel(nest, splits[0]):
             return self._for(nest, axis, extent, kind, then)
+        split = splits[0]
         whole = nest.extents[split.parent]
         full = self.space.floordiv(whole, affine(split.factor))
         rest = self.space.floormod(whole, affine(split.factor))
@@ -146,12 +147,13 @@ class Lowering:
                 )
             if kind == "unrolled" and axis.kind == "reduce" and axis not in nest.lanes:
                 kind = "serial"
+            elif bound == 1:
+                nest.guard(affine(0), extent)
+                return self._settle(nest, nest.bind(axis, affine(0)), then)
             else:
-                extent, short = affine(bound), extent
-                self.space.bind(var, affine(0), extent - 1)
-                nest.guard(value, short)
-                if bound == 1:
-                    return self._settle(nest, nest.bind(axis, affine(0)), then)
+                self.space.bind(var, affine(0), affine(bound - 1))
+                nest.guard(value, extent)
+                extent = affine(bound)
         self.space.bind(var, affine(0), extent - 1)
         if kind == "vectorized":
             self.vector_vars.add(var)
@@ -163,24 +165,23 @@ class Lowering:
 
     def _settle(self, nest: Nest, known: list[IterVar], then: Continue) -> Stmt:
         """Go on with `then`, the inner extents of all splits whose outer axis is in `known` made exact."""
-        for at, axis in enumerate(known):
-            split = nest.open_split(axis)
-            if split is None:
-                continue
-            if self._settle_split(nest, split):
-                continue
-            return self._branch(nest, split, known[at + 1 :], then)
+        for split in nest.open_splits(known):
+            if not self._settle_split(nest, split):
+                return self._branch(nest, split, known, then)
         return then(nest)
 
     def _settle_split(self, nest: Nest, split: Split) -> bool:
         """Make the inner extent exact if the loop bounds say which it is; False: it takes two cases."""
         whole, outer = nest.extents[split.parent], nest.values[split.outer]
+        nest.guard(outer, nest.extents[split.outer])  # it may have been bound before the extent was narrowed
         rest = self.space.floormod(whole, affine(split.factor))
         full = self.space.floordiv(whole, affine(split.factor))
         if rest.int == 0 or self.space.nonnegative(full - outer - 1):
             nest.set_inner(split, affine(split.factor))
         elif self.space.nonnegative(outer - full):
             nest.set_inner(split, rest)
+        elif any(a in self.vector_vars for a in outer.atoms()):
+            pass  # differs between lanes: the body is guarded instead
         elif not self._must_peel(nest, split):
             left = whole - outer * split.factor
             nest.set_inner(split, self.space.minimum(affine(split.factor), left))
@@ -234,6 +235,11 @@ class Lowering:
         stage = nest.stage
         children = self._attached.get((stage, axis), [])
         partners = [self._open_partner(nest, p, axis) for p in self._partners.get((stage, axis), [])]
+        conds: tuple[Expr | None, ...] = ()
+        if children:  # they run only where the body does
+            conds = self.guards(nest)
+            nest = nest.copy()
+            nest.guards = ()
         before = dict(self.regions.open)
         for n in (nest, *partners):
             self.regions.open[n.stage] = n
@@ -245,7 +251,10 @@ class Lowering:
         for n in partners:
             made.append(([], self._body(n, tuple(n.stage.leaf_axes), stage.leaf_axes.index(axis) + 1)))
         self.regions.open = before
-        return _allocate(made)
+        out = _allocate(made)
+        for cond in conds:
+            out = out if cond is None else If(cond, out)
+        return out
 
     def _attach(self, stage: Stage, region: list[Interval]) -> tuple[list[Buffer], Stmt]:
         """One attached stage over its region: the buffers it is kept in, and its loops."""
@@ -278,9 +287,8 @@ class Lowering:
         extents = [nest.extents[a] for a in other.axes]
         own = Nest.start(stage, self.space, nest.base, extents)
         for theirs, mine in shared:
-            for known in own.bind(mine, nest.values[theirs]):
-                split = own.open_split(known)
-                if split is not None and not self._settle_split(own, split):
+            for split in own.open_splits(own.bind(mine, nest.values[theirs])):
+                if not self._settle_split(own, split):
                     left = own.extents[split.parent] - own.values[split.outer] * split.factor
                     own.set_inner(split, self.space.minimum(affine(split.factor), left))
         return own

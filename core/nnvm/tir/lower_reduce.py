@@ -125,9 +125,11 @@ class Reduction:
             )
             for k, t in enumerate(types)
         ]
+        whole = self.nest.copy()
+        whole.settle_all("reduce")  # all accumulators start, also those that a short last block leaves alone
         out = seq(
             [
-                self._walk((*self.tile, *self.lanes), self._start),
+                self._walk((*self.tile, *self.lanes), self._start, nest=whole),
                 self._walk(self.leaves, self._update, inside=True),
                 self._walk(self.tile, self._finish),
             ]
@@ -218,14 +220,18 @@ class Reduction:
         if not leaves:
             return self._update_own(nest)
         axis, rest = leaves[0], leaves[1:]
-        if not first and axis.kind == "reduce" and self._in_registers(tuple(a for a in leaves if a.kind == "spatial")):
-            return Reduction(self.lowering, nest, leaves, resume=True).write()
+        if not first and axis.kind == "reduce":
+            inner = Reduction(self.lowering, nest, leaves, resume=True)
+            if inner._in_registers(inner.tile):
+                return inner.write()
         low = self.lowering
         return low.loop(nest, axis, lambda n: low.inside(n, axis, lambda m: self._update_memory(m, rest)))
 
     # -- loops --------------------------------------------------------------------------------------------------------
 
-    def _walk(self, leaves: tuple[IterVar, ...], bottom: Bottom, inside: bool = False) -> Stmt:
+    def _walk(
+        self, leaves: tuple[IterVar, ...], bottom: Bottom, inside: bool = False, nest: Nest | None = None
+    ) -> Stmt:
         low = self.lowering
 
         def walk(nest: Nest, k: int) -> Stmt:
@@ -234,7 +240,7 @@ class Reduction:
             then: Bottom = lambda n: walk(n, k + 1)  # noqa: E731
             return low.loop(nest, leaves[k], (lambda n: low.inside(n, leaves[k], then)) if inside else then)
 
-        return walk(self.nest, 0)
+        return walk(nest or self.nest, 0)
 
     def _in_registers(self, tile: Sequence[IterVar]) -> bool:
         return all(self.stage.kinds.get(a) in ("unrolled", "vectorized") or self.nest.extents[a].int == 1 for a in tile)
@@ -243,6 +249,7 @@ class Reduction:
         """The reduce loops that get accumulators of their own; fixes their extents (tails are guarded)."""
         kinds = self.stage.kinds
         vectors = [a for a in self.leaves if a.kind == "reduce" and kinds.get(a) == "vectorized"]
+        vectors = [a for a in vectors if self.nest.extents[a].int != 1]
         if not vectors:
             return ()
         if len(vectors) > 1 or any(kinds.get(a) == "vectorized" for a in self.tile):
@@ -252,8 +259,9 @@ class Reduction:
             size = self.nest.extents[a].int
             if size is None:
                 raise ScheduleError(f"{self.stage.tensor.name}: {a} is {kinds[a]} but its extent is not constant")
-            self.nest.lanes[a] = size
-        return tuple(lanes)
+            if size > 1:
+                self.nest.lanes[a] = size
+        return tuple(self.nest.lanes)
 
     def _guarded(self, nest: Nest, value: Expr, otherwise: Expr) -> Expr:
         for cond in self.lowering.guards(nest):

@@ -54,6 +54,7 @@ class Nest:
         self.extents[axis] = extent
         for relation in self.stage.relations:
             if isinstance(relation, Split) and relation.parent is axis:
+                self.settled -= {relation}
                 short = extent.int is not None and extent.int < relation.factor
                 self.set_extent(relation.inner, extent if short else affine(relation.factor))
                 self.set_extent(relation.outer, self.space.ceildiv(extent, relation.factor))
@@ -98,12 +99,18 @@ class Nest:
         if not self.space.nonnegative(bound - value - 1):
             self.guards += ((value, bound),)
 
-    def open_split(self, axis: IterVar) -> Split | None:
-        """The split whose outer axis is `axis` and whose inner one is not yet determined."""
-        for relation in self.stage.relations:
-            if isinstance(relation, Split) and relation.outer is axis and relation not in self.settled:
-                return relation if relation.inner not in self.values else None
-        return None
+    def open_splits(self, known: Sequence[IterVar]) -> list[Split]:
+        """The splits whose outer axes are among `known` and whose inner ones are not yet determined, outermost first:
+        settling one changes the extent of those inside it."""
+        return [
+            r
+            for r in self.stage.relations
+            if isinstance(r, Split) and r.outer in known and r not in self.settled and r.inner not in self.values
+        ]
+
+    def settle_all(self, kind: str) -> None:
+        """Let the splits of all axes of a kind be as they are: neither peeled nor guarded."""
+        self.settled |= {r for r in self.stage.relations if isinstance(r, Split) and r.parent.kind == kind}
 
     def leaves_of(self, axis: IterVar) -> set[IterVar]:
         """The loops that an axis was made into."""

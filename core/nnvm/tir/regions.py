@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nnvm.te.expr import Expr
+from nnvm.te.expr import Expr, Select
 from nnvm.te.schedule import ScheduleError, Stage
 from nnvm.te.tensor import Tensor, reads
 from nnvm.tir.affine import Affine, Atom, Interval, Space, affine
 from nnvm.tir.nest import Nest
+from nnvm.tir.visitor import children
 
 __all__ = ["Regions"]
 
@@ -25,20 +26,23 @@ class Regions:
     def __init__(self, space: Space, bodies: dict[Stage, Expr], outputs: Iterable[Tensor]) -> None:
         self.space, self.outputs = space, frozenset(outputs)
         self.open: dict[Stage, Nest] = {}
-        self._reads: dict[Tensor, list[tuple[Stage, list[tuple[Affine, ...]]]]] = {}
+        self._reads: dict[Tensor, list[tuple[Stage, dict[tuple[Affine, ...], bool]]]] = {}
         self._bodies = bodies
         for stage, body in bodies.items():
             self._collect(stage, body)
 
     def _collect(self, stage: Stage, body: Expr) -> None:
-        """Note the places at which `stage` reads each tensor, the axis variables being atoms."""
+        """Note the places at which `stage` reads each tensor, the axis variables being atoms, and whether it always
+        does (a read in a branch of a Select may be out of bounds)."""
         env = {a.var: Affine(0, {a.var: 1}) for a in (*stage.axes, *stage.reduce_axes)}
-        found: dict[Tensor, dict[tuple[Affine, ...], None]] = {}
+        always = _unconditional(body)
+        found: dict[Tensor, dict[tuple[Affine, ...], bool]] = {}
         for r in reads(body):
             at = tuple([self.space.from_expr(i, env, lambda x: x) for i in r.indices])
-            found.setdefault(r.tensor, {})[at] = None
+            places = found.setdefault(r.tensor, {})
+            places[at] = places.get(at, False) or r in always
         for tensor, places in found.items():
-            self._reads.setdefault(tensor, []).append((stage, list(places)))
+            self._reads.setdefault(tensor, []).append((stage, places))
 
     def consumers(self, tensor: Tensor) -> list[Stage]:
         return [stage for stage, _ in self._reads.get(tensor, [])]
@@ -61,8 +65,8 @@ class Regions:
                     f"{stage.tensor.name} is computed inside a loop of {at}"
                     f" but read by {consumer.tensor.name} outside of it"
                 )
-            for place in places:
-                box = [self._bounds(stage.tensor, d, i, domain) for d, i in enumerate(place)]
+            for place, always in places.items():
+                box = [self._bounds(stage.tensor, d, i, domain, always) for d, i in enumerate(place)]
                 region = box if region is None else [self._union(a, b) for a, b in zip(region, box)]
         if region is None:
             raise ScheduleError(f"{stage.tensor.name} is computed inside a loop, but nothing there reads it")
@@ -85,17 +89,29 @@ class Regions:
         reduced.update({a.var: i for a, i in zip(consumer.axes, spatial)})
         return reduced
 
-    def _bounds(self, tensor: Tensor, d: int, index: Affine, domain: dict[Atom, Interval]) -> Interval:
+    def _bounds(self, tensor: Tensor, d: int, index: Affine, domain: dict[Atom, Interval], always: bool) -> Interval:
         """Range of one index, cut to the tensor (what is read beyond it is behind a condition)."""
         first, last = affine(0), affine(tensor.shape[d]) - 1
         found = self.space.relax(index, domain)
         if found is None:
             return first, last
         low, high = found
-        if low is high and self.space.nonnegative(low) and self.space.nonnegative(last - low):
+        if low is high and (always or (self.space.nonnegative(low) and self.space.nonnegative(last - low))):
             return found
         low = self.space.maximum(low, first)
         return low, self.space.minimum(high, last)
 
     def _union(self, a: Interval, b: Interval) -> Interval:
         return self.space.minimum(a[0], b[0]), self.space.maximum(a[1], b[1])
+
+
+def _unconditional(body: Expr) -> set[Expr]:
+    """The sub-expressions that are computed whichever branches the Selects take."""
+    found: set[Expr] = set()
+    stack = [body]
+    while stack:
+        e = stack.pop()
+        if e not in found:
+            found.add(e)
+            stack.extend([e.cond] if isinstance(e, Select) else children(e))
+    return found
