@@ -144,6 +144,14 @@ def test_views_stay_outside():
     assert groups(f) == [["transpose"], ["reshape"], ["relu"]]
 
 
+def test_a_view_of_a_strided_input_is_a_copy():
+    x = var("x", 4, 8)
+    g = graph(op("reshape", op("reshape", x, shape=(32,)), shape=(8, 4)))
+    assert groups(fuse(g)) == [["reshape"], ["reshape"]]
+    f = fuse_graph(g.with_attrs(input_strides=((1, 4),)))
+    assert [n.op.name for n in f.nodes if not n.is_variable] == ["group", "reshape"]
+
+
 def test_rotary_embedding_is_one_kernel():
     x, cos, sin = var("x", 2, 4, 8), var("cos", 4, 8), var("sin", 4, 8)
     x1 = op("slice", x, begin=(0, 0, 0), end=(2, 4, 4))

@@ -71,6 +71,6 @@ declare("host_call", "(attrs) -> callable(env: Mapping[str, int], *tensors) -> s
         "How the frontend runs an OPAQUE node itself; results must not share memory with the arguments.")  # fmt: skip
 declare("expensive", "bool", "Elementwise, but of many instructions (exp, tanh): not computed twice.")
 declare("prologue", "tuple[int, ...]",
-        "Inputs of a master into which cheap elementwise producers of the output's shape may be fused.")  # fmt: skip
+        "Inputs of a master that take cheap elementwise producers of the output's shape.")  # fmt: skip
 declare("view_offset", "(attrs, inputs: tuple[TensorType, ...]) -> Dim | None",
         "Byte offset of the output in the first input where it is a contiguous part of it (no copy); else None.")  # fmt: skip

@@ -121,6 +121,8 @@ class _Fuser:
             for producer in dict.fromkeys(e.node for e in node.inputs):
                 self.users.setdefault(producer, []).append(node)
         self.group_of: dict[Node, _Group] = {}
+        given = graph.attrs.get("input_strides") or ()
+        self.strided = {v for v, strides in zip(graph.inputs, given) if strides is not None}
         self.received: set[_Group] = set()
 
     def groups(self) -> list[_Group]:
@@ -128,7 +130,7 @@ class _Fuser:
 
     def place(self, node: Node) -> None:
         """Puts the node in a group: one of its producers', or a new one."""
-        if node.is_variable or node.is_constant or not _is_compiled(node):
+        if node.is_variable or node.is_constant or not self._is_compiled(node):
             return
         pattern = _pattern(node)
         if pattern <= OpPattern.INJECTIVE and node.num_outputs == 1 and node.op.has("compute"):
@@ -249,6 +251,15 @@ class _Fuser:
                 self._merge(group, [producer], None)
 
     # What all share
+
+    def _is_compiled(self, node: Node) -> bool:
+        """Whether a node becomes part of a kernel: it has compute or a loop nest and is no free view.
+
+        A view of an input that the caller gives with strides is a copy.
+        """
+        if not (node.op.has("compute") or node.op.has("build_tir")):
+            return False
+        return not is_view(node) or node.inputs[0].node in self.strided
 
     def _producers(self, node: Node) -> list[_Group]:
         found = (self.group_of.get(e.node) for e in node.inputs)
@@ -383,11 +394,6 @@ class _Fuser:
 def _same_shape(reader: Node, shape: Shape) -> bool:
     """Whether the node reads values of that shape without broadcasting them."""
     return _pattern(reader) == OpPattern.REDUCE or reader.outputs[0].type.shape == shape
-
-
-def _is_compiled(node: Node) -> bool:
-    """Whether a node becomes part of a kernel: it has compute or a loop nest and is no free view."""
-    return (node.op.has("compute") or node.op.has("build_tir")) and not is_view(node)
 
 
 def _is_scalar_constant(e: NodeEntry) -> bool:

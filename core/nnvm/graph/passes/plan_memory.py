@@ -81,6 +81,12 @@ class MemoryPlan:
             place = self.places[place.base]
         return place, offset
 
+    def root(self, entry: NodeEntry) -> NodeEntry:
+        """The value whose memory an entry lies in: itself, or what it is a view of."""
+        while (place := self.places[entry]).base is not None:
+            entry = place.base
+        return entry
+
     def __str__(self) -> str:
         bound = "" if self.lower_bound_bytes is None else f", lower bound {self.lower_bound_bytes}"
         return f"arena {self.arena_bytes} bytes, without sharing {self.unplanned_bytes}{bound}"
