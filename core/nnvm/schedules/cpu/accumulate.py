@@ -8,10 +8,10 @@ from nnvm.dtype import I64
 from nnvm.schedules.cpu.access import Source
 from nnvm.schedules.cpu.emit import Emitter, broadcast
 from nnvm.schedules.cpu.row_program import Reduction
-from nnvm.te.expr import INDEX, Binary, Buffer, Const, Expr, Load, Ramp, Select, Unary, Var, VectorReduce, binary
+from nnvm.te.expr import INDEX, Binary, Buffer, Const, Expr, Load, Ramp, Select, Unary, Var, VectorReduce
 from nnvm.tir.affine import Affine
 from nnvm.tir.lower_reduce import combine, neutral
-from nnvm.tir.stmt import Allocate, For, Let, Stmt, Store, seq
+from nnvm.tir.stmt import Allocate, Let, Stmt, Store, seq
 
 __all__ = ["Accumulator", "allocate_all"]
 
@@ -103,23 +103,31 @@ class Accumulator:
         return Let(result, VectorReduce(self.op, both) if self.lanes > 1 else both, then)
 
     def _finish_arg(self, then: Stmt, result: Var) -> Stmt:
-        """The best of all lanes, the first of equal ones, one lane at a time."""
+        """The best of all slots, then of all lanes; the least index where several are equal."""
         assert self.indices is not None
-        zero = (Const(0, INDEX),)
-        value, index = Buffer(f"{self.name}_best", (1,), self.dtype, None, "local"), Buffer(f"{self.name}_index", (1,), I64, None, "local")  # fmt: skip
-        lane = Var("l")
-        new, at = Load(self.values, (lane,)), Load(self.indices, (lane,))
-        best, best_at = Load(value, zero), Load(index, zero)
-        better = _better(self.op, best, new)
-        tie = binary("eq", best, new)
+        items = [(self.load(s), Load(self.indices, (self._ramp(s),))) for s in range(self.slots)]
+        while len(items) > 1:
+            pairs = [_first_best(self.op, a, b) for a, b in zip(items[::2], items[1::2])]
+            items = pairs + items[2 * len(pairs) :]
+        values, indices = items[0]
+        best = Var(f"{self.name}_best", self.dtype)
+        everywhere = broadcast(best, self.lanes)
+        found: Expr = Binary("eq", values, everywhere)
         if self.dtype.is_float:
-            tie = binary("or", tie, binary("and", Unary("isnan", best), Unary("isnan", new)))
-        better = binary("or", better, binary("and", tie, binary("lt", at, best_at)))
-        step = seq([Store(index, zero, Select(better, at, best_at)), Store(value, zero, Select(better, new, best))])
-        first = seq([Store(value, zero, Load(self.values, zero)), Store(index, zero, Load(self.indices, zero))])
-        scan = For(lane, Const(self.slots * self.lanes, INDEX), step, "unrolled")
-        body = seq([first, scan, Let(result, Load(index, zero), then)])
-        return Allocate(value, Allocate(index, body))
+            found = Binary("or", found, Binary("and", Unary("isnan", values), Unary("isnan", everywhere)))
+        never = broadcast(Const(I64.max, I64), self.lanes)
+        index: Expr = VectorReduce("min", Select(found, indices, never)) if self.lanes > 1 else indices
+        top = VectorReduce("max" if self.op == "argmax" else "min", values) if self.lanes > 1 else values
+        return Let(best, top, Let(result, index, then))
+
+
+def _first_best(op: str, a: tuple[Expr, Expr], b: tuple[Expr, Expr]) -> tuple[Expr, Expr]:
+    """Lane by lane the better of two (value, index), the one of the lower index where they are equal."""
+    tie: Expr = Binary("eq", a[0], b[0])
+    if a[0].dtype.is_float:
+        tie = Binary("or", tie, Binary("and", Unary("isnan", a[0]), Unary("isnan", b[0])))
+    take = Binary("or", _better(op, a[0], b[0]), Binary("and", tie, Binary("lt", b[1], a[1])))
+    return Select(take, b[0], a[0]), Select(take, b[1], a[1])
 
 
 def _better(op: str, best: Expr, new: Expr) -> Expr:

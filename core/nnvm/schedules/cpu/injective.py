@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from nnvm.dim import Dim, numel
@@ -55,45 +55,32 @@ class Write:
 def elementwise(writes: Sequence[Write], axes: Sequence[Axis], space: Space, target: Target) -> Stmt:
     """All `writes` for every point of `axes`."""
     work = numel(tuple(a.extent for a in axes))
-    out: list[Stmt] = []
-    for env, piece_axes in _pieces(writes, axes, space):
+    budget = MAX_PIECES_EXPENSE // max(expense(*(w.value for w in writes)), 1)
+    pieces = list(_pieces(writes, axes, space, max(min(MAX_PIECES, budget), 2)))
+    return seq([nest(w, a, space, target, work) for w, a in pieces])
+
+
+def _pieces(
+    writes: Sequence[Write], axes: Sequence[Axis], space: Space, most: int
+) -> Iterator[tuple[Sequence[Write], list[Axis]]]:
+    """The boxes into which conditions split the domain, at most about `most`, each with the writes in its own axes.
+
+    One axis is cut at a time: above and below the inside of a padded image, nothing depends on the columns.
+    """
+    cuts: list[Dim] = []
+    for number, axis in enumerate(axes):
+        cuts = _cuts(writes, axis)
+        if cuts and len(cuts) < most:
+            break
+    else:
+        yield writes, list(axes)
+        return
+    for low, high in itertools.pairwise([0, *cuts, axis.extent]):
+        new = Axis(Var(axis.var.name), high - low).bind(space)
+        env = {axis.var: atom_affine(new.var) + low if new.extent != 1 else affine(low)}
         memo: dict[int, Expr] = {}
-        piece = [w.rewrite(space, env, memo) for w in writes] if env else list(writes)
-        out.append(nest(piece, piece_axes, space, target, work))
-    return seq(out)
-
-
-def _pieces(writes: Sequence[Write], axes: Sequence[Axis], space: Space) -> list[tuple[dict[Var, Affine], list[Axis]]]:
-    """The boxes into which conditions split the domain, each with the old axes in terms of its own."""
-    cuts = {a.var: _cuts(writes, a) for a in axes}
-    cost = expense(*(w.value for w in writes))
-    while (count := _product(len(c) + 1 for c in cuts.values())) > 1 and (
-        count > MAX_PIECES or count * cost > max(MAX_PIECES_EXPENSE, 2 * cost * count**0.5)
-    ):
-        cuts[max(cuts, key=lambda v: len(cuts[v]))] = []
-    if count == 1:
-        return [({}, list(axes))]
-    ranges = [list(itertools.pairwise([0, *cuts[a.var], a.extent])) for a in axes]
-    out = []
-    for box in itertools.product(*ranges):
-        env: dict[Var, Affine] = {}
-        piece_axes = []
-        for axis, (low, high) in zip(axes, box):
-            if low == 0 and high == axis.extent:
-                piece_axes.append(axis)
-                continue
-            new = Axis(Var(axis.var.name), high - low).bind(space)
-            env[axis.var] = atom_affine(new.var) + low if new.extent != 1 else affine(low)
-            piece_axes.append(new)
-        out.append((env, piece_axes))
-    return out
-
-
-def _product(items: Sequence[int] | itertools.chain[int] | object) -> int:
-    total = 1
-    for i in items:  # type: ignore[attr-defined]
-        total *= i
-    return total
+        piece = [w.rewrite(space, env, memo) for w in writes]
+        yield from _pieces(piece, [*axes[:number], new, *axes[number + 1 :]], space, most // len(cuts))
 
 
 def _cuts(writes: Sequence[Write], axis: Axis) -> list[Dim]:
