@@ -1,0 +1,8 @@
+"""nnvm for PyTorch: ``torch.compile(model, backend="nnvm")``."""
+
+from nnvm_torch.backend import StrictError, nnvm
+from nnvm_torch.module import compile, refresh
+from nnvm_torch.options import Options
+from nnvm_torch.report import Report, report, reset
+
+__all__ = ["Options", "Report", "StrictError", "compile", "nnvm", "refresh", "report", "reset"]

@@ -1,0 +1,158 @@
+"""The backend of `torch.compile(..., backend="nnvm")`: AOTAutograd, import, compile, run."""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch._dynamo
+from torch import fx
+
+from nnvm import config
+from nnvm.compiler.build import compile_graph
+from nnvm_torch.decompositions import decompositions, whole
+from nnvm_torch.fx_importer import Fallback, Imported, NotImportable, import_graph
+from nnvm_torch.options import Options
+from nnvm_torch.report import GraphRecord, calling_owner, record, record_of
+from nnvm_torch.runner import Runner
+from nnvm_torch.verifying import Verified, is_random
+
+__all__ = ["StrictError", "compile_fx", "compile_lock", "nnvm"]
+
+Compiled = Callable[[list[Any]], Any]
+
+#: One compilation at a time: tracing changes global state of torch, and the compiler's caches are shared.
+compile_lock = threading.RLock()
+
+# nn.LSTM and nn.GRU stay in the graph; their decomposition unrolls them into operators that we have.
+if hasattr(torch._dynamo.config, "allow_rnn"):
+    torch._dynamo.config.allow_rnn = True
+
+
+class StrictError(RuntimeError):
+    """`strict=True`, and some operators cannot be compiled; the message lists all of them."""
+
+    def __init__(self, fallbacks: Sequence[Fallback]) -> None:
+        listed = "\n".join(f"  {f}" for f in fallbacks)
+        super().__init__(f"strict=True: {len(fallbacks)} calls cannot be compiled by nnvm:\n{listed}")
+        self.fallbacks = tuple(fallbacks)
+
+
+def nnvm(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], *, options: Any = None, mode: str | None = None, **more: Any
+) -> Callable[..., Any]:
+    """Compiles a graph that Dynamo captured. Options: `nnvm_torch.options.Options`.
+
+    Raises:
+        TypeError, ValueError: an option that does not exist, or a bad value.
+        StrictError: `strict=True` and something cannot be compiled.
+    """
+    from torch._dynamo.backends.common import aot_autograd
+
+    chosen = Options.make(options, mode, **more)
+    owner = calling_owner()
+
+    def compiler(kind: str) -> Callable[[fx.GraphModule, Sequence[Any]], Compiled]:
+        def compile_one(graph: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
+            return compile_fx(graph, kind, chosen, owner)
+
+        return compile_one
+
+    with compile_lock, whole():
+        backend = aot_autograd(
+            fw_compiler=compiler("forward"), bw_compiler=compiler("backward"),
+            inference_compiler=compiler("inference"), decompositions=decompositions(),
+            keep_inference_input_mutations=True,
+        )  # fmt: skip
+        return backend(gm, example_inputs)  # type: ignore[no-any-return]
+
+
+def compile_fx(
+    gm: fx.GraphModule, kind: str, options: Options, owner: int = 0, static: frozenset[int] | None = None
+) -> Compiled:
+    """A callable (list of arguments -> list of results) for a graph of functional ATen calls.
+
+    `static`: positions of weights among the arguments; None: what AOTAutograd says of an inference graph.
+    A fault inside the compiler is one warning, and the graph runs in ATen; with NNVM_DEBUG=1 it is raised.
+    """
+    with compile_lock:
+        if static is None:
+            static = _static_inputs() if kind == "inference" else frozenset()
+        start = time.perf_counter()
+        try:
+            imported = import_graph(gm, static)
+        except NotImportable as e:
+            return _all_in_aten(gm, kind, options, owner, str(e))
+        if options.strict and imported.fallbacks:
+            raise StrictError(imported.fallbacks)
+        seconds = {"import": time.perf_counter() - start}
+        try:
+            runner = _built(imported, kind, options, owner, seconds, gm)
+        except Exception as e:
+            if config.debug_level():
+                raise
+            _warn_of_fault(e)
+            return _all_in_aten(gm, kind, options, owner, f"fault in the compiler: {type(e).__name__}: {e}")
+    return Verified(runner, gm, options.verify) if options.verify and not is_random(gm) else runner
+
+
+def _built(
+    imported: Imported, kind: str, options: Options, owner: int, seconds: dict[str, float], gm: fx.GraphModule
+) -> Compiled:
+    if not imported.graph.outputs:
+        record(GraphRecord(kind, imported.native, imported.total, imported.fallbacks, seconds=seconds, owner=owner))
+        return Runner(imported, None)
+    if imported.native == 0 and imported.total > 0:
+        record(GraphRecord(kind, 0, imported.total, imported.fallbacks, seconds=seconds, owner=owner))
+        return _eager(gm)
+    compiled = compile_graph(imported.graph, options.build_options())
+    runner = Runner(imported, compiled)
+    entry = record_of(kind, compiled, imported, {**seconds, **compiled.seconds}, owner)
+    record(entry)
+    if config.debug_level():
+        took = sum(entry.seconds.values())
+        print(f"nnvm: {kind} graph, {entry.native} of {entry.total} nodes native, {len(entry.kernels)} kernels, "
+              f"{took:.2f} s")  # fmt: skip
+    return runner
+
+
+def _static_inputs() -> frozenset[int]:
+    """Positions of the arguments that are parameters and buffers, by AOTAutograd's word; none where it says none."""
+    context = torch._guards.TracingContext.try_get()
+    meta = getattr(context, "fw_metadata", None)
+    return frozenset(getattr(meta, "static_input_indices", None) or ())
+
+
+def _all_in_aten(gm: fx.GraphModule, kind: str, options: Options, owner: int, why: str) -> Compiled:
+    """The whole graph as it is, for ATen."""
+    calls = [n for n in gm.graph.nodes if n.op == "call_function" and isinstance(n.target, torch._ops.OpOverload)]
+    fallbacks = tuple(Fallback(str(n.target), why, "") for n in calls)
+    if options.strict and fallbacks:
+        raise StrictError(fallbacks)
+    record(GraphRecord(kind, 0, len(calls), fallbacks, failure=why, owner=owner))
+    return _eager(gm)
+
+
+def _eager(gm: fx.GraphModule) -> Compiled:
+    from functorch.compile import make_boxed_func
+
+    return make_boxed_func(gm.forward)  # type: ignore[no-any-return]
+
+
+_warned: set[str] = set()
+
+
+def _warn_of_fault(e: Exception) -> None:
+    text = f"{type(e).__name__}: {e}"
+    if text in _warned:
+        return
+    _warned.add(text)
+    warnings.warn(
+        f"nnvm could not compile a graph, which runs in ATen instead. Please report this, with the traceback that "
+        f"NNVM_DEBUG=1 gives: {text[:500]}",
+        stacklevel=3,
+    )

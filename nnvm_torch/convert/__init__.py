@@ -1,0 +1,18 @@
+"""ATen operators to nnvm operators: one small function each, by family, in one table."""
+
+from nnvm_torch.convert import (  # noqa: F401  each registers its family
+    attention,
+    conv,
+    creation,
+    elementwise,
+    indexing,
+    matmul,
+    norm,
+    pooling,
+    reduction,
+    shape,
+    shape_edit,
+)
+from nnvm_torch.convert.table import TABLE, Context, Unsupported
+
+__all__ = ["TABLE", "Context", "Unsupported"]

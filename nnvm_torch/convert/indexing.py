@@ -1,0 +1,149 @@
+"""Reading and writing at indices. Bounds are checked by the operators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from nnvm.dtype import I64
+from nnvm.graph import NodeEntry
+from nnvm_torch.convert.table import Context, Scalar, Unsupported, Value, converts, normal_axis
+
+__all__: list[str] = []
+
+Indices = Sequence["NodeEntry | None"]
+
+
+@converts("embedding.default")
+def _embedding(c: Context, weight: NodeEntry, index: NodeEntry, *_: Any, **__: Any) -> Value:
+    return c.op("take", weight, index, axis=0, mode="raise")
+
+
+@converts("index_select.default")
+def _index_select(c: Context, x: NodeEntry, dim: int, index: NodeEntry) -> Value:
+    if x.type.rank == 0:
+        return x if index.type.rank == 0 else c.reshape(x, c.shape)
+    taken = c.op("take", x, c.reshape(index, (index.type.numel,)), axis=normal_axis(dim, x.type.rank), mode="raise")
+    return c.reshape(taken, c.shape)
+
+
+@converts("gather.default")
+def _gather(c: Context, x: NodeEntry, dim: int, index: NodeEntry, *, sparse_grad: bool = False) -> Value:
+    if x.type.rank == 0 or index.type.rank == 0:
+        flat = c.reshape(x, (x.type.numel,))
+        return c.reshape(c.op("take", flat, c.reshape(index, (index.type.numel,)), axis=0, mode="raise"), c.shape)
+    return c.op("gather", x, index, axis=normal_axis(dim, x.type.rank))
+
+
+def _given(x: NodeEntry, indices: Indices) -> tuple[tuple[int, ...], list[NodeEntry]]:
+    """Axes that are indexed, and by what."""
+    pairs = [(axis, i) for axis, i in enumerate(indices) if i is not None]
+    for _, i in pairs:
+        if not i.type.dtype.is_int or i.type.dtype.name == "uint8":
+            raise Unsupported(f"an index of dtype {i.type.dtype}")
+    return tuple(a for a, _ in pairs), [i for _, i in pairs]
+
+
+@converts("index.Tensor", "_unsafe_index.Tensor")
+def _index(c: Context, x: NodeEntry, indices: Indices) -> Value:
+    axes, given = _given(x, indices)
+    if not given:
+        return x
+    return c.op("index", x, *(c.cast(i, I64) for i in given), axes=axes)
+
+
+@converts("index_put.default", "_unsafe_index_put.default")
+def _index_put(c: Context, x: NodeEntry, indices: Indices, values: NodeEntry, accumulate: bool = False) -> Value:
+    masks = [i for i in indices if i is not None]
+    if len(masks) == 1 and indices[0] is not None and masks[0].type.dtype.is_bool:
+        return _masked_put(c, x, masks[0], values, accumulate)
+    axes, given = _given(x, indices)
+    return c.op("index_put", x, c.cast(values, x.type.dtype), *(c.cast(i, I64) for i in given), axes=axes,
+                accumulate=accumulate)  # fmt: skip
+
+
+def _masked_put(c: Context, x: NodeEntry, mask: NodeEntry, values: NodeEntry, accumulate: bool) -> NodeEntry:
+    """x[mask] = value, for one value (how many there are to write is not known)."""
+    if values.type.numel != 1:
+        raise Unsupported("as many values as a mask has true elements")
+    shape = (*mask.type.shape, *(1,) * (x.type.rank - mask.type.rank))
+    value = c.reshape(c.cast(values, x.type.dtype), ())
+    if accumulate:
+        value = c.op("add", x, value)
+    return c.op("where", c.reshape(mask, shape), value, x)
+
+
+def _scatter(c: Context, x: NodeEntry, dim: int, index: NodeEntry, src: NodeEntry, reduce: str,
+             include_self: bool = True) -> NodeEntry:  # fmt: skip
+    if x.type.rank == 0 or index.type.rank == 0:
+        lifted = [c.reshape(t, (t.type.numel,)) for t in (x, index, src)]
+        return c.reshape(c.op("scatter", *lifted, axis=0, reduce=reduce, include_self=include_self), c.shape)
+    for axis, size in enumerate(index.type.shape):
+        src = c.slice(src, axis, 0, size)
+    return c.op("scatter", x, index, src, axis=normal_axis(dim, x.type.rank), reduce=reduce, include_self=include_self)
+
+
+_REDUCE = {"add": "add", "multiply": "prod", "sum": "add", "prod": "prod", "amax": "amax", "amin": "amin"}
+
+
+def _filled(c: Context, index: NodeEntry, value: Scalar, like: NodeEntry) -> NodeEntry:
+    return c.broadcast(c.value(value, like.type.dtype), index.type.shape)
+
+
+@converts("scatter.src")
+def _scatter_src(c: Context, x: NodeEntry, dim: int, index: NodeEntry, src: NodeEntry) -> Value:
+    return _scatter(c, x, dim, index, src, "none")
+
+
+@converts("scatter.value")
+def _scatter_value(c: Context, x: NodeEntry, dim: int, index: NodeEntry, value: Scalar) -> Value:
+    return _scatter(c, x, dim, index, _filled(c, index, value, x), "none")
+
+
+@converts("scatter.reduce")
+def _scatter_with(c: Context, x: NodeEntry, dim: int, index: NodeEntry, src: NodeEntry, *, reduce: str) -> Value:
+    return _scatter(c, x, dim, index, src, _REDUCE[reduce])
+
+
+@converts("scatter.value_reduce")
+def _scatter_value_with(c: Context, x: NodeEntry, dim: int, index: NodeEntry, value: Scalar, *, reduce: str) -> Value:
+    return _scatter(c, x, dim, index, _filled(c, index, value, x), _REDUCE[reduce])
+
+
+@converts("scatter_add.default")
+def _scatter_add(c: Context, x: NodeEntry, dim: int, index: NodeEntry, src: NodeEntry) -> Value:
+    return _scatter(c, x, dim, index, src, "add")
+
+
+@converts("scatter_reduce.two")
+def _scatter_reduce(c: Context, x: NodeEntry, dim: int, index: NodeEntry, src: NodeEntry, reduce: str, *,
+                    include_self: bool = True) -> Value:  # fmt: skip
+    if reduce not in _REDUCE:
+        raise Unsupported(f"scatter_reduce with {reduce}")
+    return _scatter(c, x, dim, index, src, _REDUCE[reduce], include_self)
+
+
+def _along(c: Context, x: NodeEntry, dim: int, index: NodeEntry, src: NodeEntry, reduce: str) -> NodeEntry:
+    """Slices of `src` written to x along `dim` where the one-dimensional `index` says."""
+    if x.type.rank == 0 or src.type.rank == 0:
+        shape = (index.type.numel,)
+        lifted = [c.reshape(x, (1,)), c.reshape(index, shape), c.reshape(src, shape)]
+        return c.reshape(c.op("scatter", *lifted, axis=0, reduce=reduce, include_self=True), c.shape)
+    axis = normal_axis(dim, x.type.rank)
+    ones: list[Any] = [1] * x.type.rank
+    ones[axis] = index.type.numel
+    everywhere = c.broadcast(c.reshape(index, tuple(ones)), src.type.shape)
+    return c.op("scatter", x, everywhere, src, axis=axis, reduce=reduce, include_self=True)
+
+
+@converts("index_add.default")
+def _index_add(c: Context, x: NodeEntry, dim: int, index: NodeEntry, src: NodeEntry, *, alpha: Scalar = 1) -> Value:
+    src = c.cast(src, x.type.dtype)
+    if alpha != 1:
+        src = c.op("multiply", src, c.value(alpha, x.type.dtype))
+    return _along(c, x, dim, index, src, "add")
+
+
+@converts("index_copy.default")
+def _index_copy(c: Context, x: NodeEntry, dim: int, index: NodeEntry, src: NodeEntry) -> Value:
+    return _along(c, x, dim, index, src, "none")

@@ -1,0 +1,129 @@
+"""Normalisations. Their statistics are further outputs, computed only where training wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from nnvm.dim import Dim, Shape, numel
+from nnvm.graph import NodeEntry
+from nnvm_torch.convert.table import Context, Unsupported, Value, converts
+
+__all__: list[str] = []
+
+
+def _affine(c: Context, x: NodeEntry, weight: NodeEntry | None, bias: NodeEntry | None) -> list[NodeEntry]:
+    """Scale and shift as inputs of an op that has both optional: a shift alone comes with a scale of one."""
+    t = x.type.dtype
+    if weight is None and bias is not None:
+        weight = c.full(bias.type.shape, 1, t)
+    return [c.cast(p, t) for p in (weight, bias) if p is not None]
+
+
+def _statistics(c: Context, x: NodeEntry, axes: tuple[int, ...], eps: float) -> tuple[NodeEntry, NodeEntry]:
+    """Mean and 1 / sqrt(variance + eps) over `axes`, kept as extent 1."""
+    x = c.compute(x)
+    mean = c.op("mean", x, axis=axes, keepdims=True)
+    variance = c.op("variance", x, axis=axes, correction=0.0, keepdims=True)
+    return mean, c.op("rsqrt", c.op("add", variance, c.const(eps, x.type.dtype)))
+
+
+def _as(c: Context, x: NodeEntry, index: int) -> NodeEntry:
+    t = c.outs[index]
+    return c.cast(c.reshape(x, t.shape), t.dtype)
+
+
+@converts("native_layer_norm.default")
+def _layer_norm(c: Context, x: NodeEntry, shape: Sequence[Dim], weight: NodeEntry | None, bias: NodeEntry | None,
+                eps: float) -> Value:  # fmt: skip
+    axis = x.type.rank - len(shape)
+    out = c.op("layer_norm", x, *_affine(c, x, weight, bias), axis=axis, eps=eps)
+    if not (c.used[1] or c.used[2]):
+        return out, None, None
+    mean, rstd = _statistics(c, x, tuple(range(axis, x.type.rank)), eps)
+    return out, _as(c, mean, 1), _as(c, rstd, 2)
+
+
+@converts("_fused_rms_norm.default")
+def _rms_norm(c: Context, x: NodeEntry, shape: Sequence[Dim], weight: NodeEntry | None, eps: float | None) -> Value:
+    axis = x.type.rank - len(shape)
+    if eps is None:
+        eps = torch.finfo(c.args[0].dtype).eps
+    if c.used[1]:
+        raise Unsupported("the statistics of rms_norm")
+    return c.op("rms_norm", x, *_affine(c, x, weight, None), axis=axis, eps=eps), None
+
+
+@converts("native_group_norm.default")
+def _group_norm(c: Context, x: NodeEntry, weight: NodeEntry | None, bias: NodeEntry | None, n: Dim, channels: Dim,
+                size: Dim, groups: int, eps: float) -> Value:  # fmt: skip
+    out = c.op("group_norm", x, *_affine(c, x, weight, bias), num_groups=groups, eps=eps)
+    if not (c.used[1] or c.used[2]):
+        return out, None, None
+    rows = c.reshape(x, (n, groups, channels // groups * size))
+    mean, rstd = _statistics(c, rows, (2,), eps)
+    return out, _as(c, mean, 1), _as(c, rstd, 2)
+
+
+@converts("_native_batch_norm_legit_no_training.default")
+def _batch_norm(c: Context, x: NodeEntry, weight: NodeEntry | None, bias: NodeEntry | None, mean: NodeEntry,
+                variance: NodeEntry, momentum: float, eps: float) -> Value:  # fmt: skip
+    return _inference(c, x, weight, bias, mean, variance, eps), None, None
+
+
+def _inference(c: Context, x: NodeEntry, weight: NodeEntry | None, bias: NodeEntry | None, mean: NodeEntry,
+               variance: NodeEntry, eps: float) -> NodeEntry:  # fmt: skip
+    ones: Shape = mean.type.shape
+    t = x.type.dtype
+    scale = c.full(ones, 1, t) if weight is None else c.cast(weight, t)
+    shift = c.full(ones, 0, t) if bias is None else c.cast(bias, t)
+    return c.op("batch_norm", x, scale, shift, c.cast(mean, t), c.cast(variance, t), axis=1, epsilon=eps)
+
+
+def _training(c: Context, x: NodeEntry, weight: NodeEntry | None, bias: NodeEntry | None,
+              eps: float) -> tuple[NodeEntry, NodeEntry, NodeEntry, NodeEntry]:  # fmt: skip
+    """(result, mean, 1 / sqrt(variance + eps), variance) of normalisation by the batch's own statistics."""
+    wide = c.compute(x)
+    t = wide.type.dtype
+    axes = (0, *range(2, x.type.rank))
+    mean, rstd = _statistics(c, x, axes, eps)
+    one: Shape = mean.type.shape
+    out = c.op("multiply", c.op("subtract", wide, mean), rstd)
+    if weight is not None:
+        out = c.op("multiply", out, c.cast(c.reshape(weight, one), t))
+    if bias is not None:
+        out = c.op("add", out, c.cast(c.reshape(bias, one), t))
+    variance = c.op("variance", wide, axis=axes, correction=0.0, keepdims=True)
+    return c.cast(out, x.type.dtype), mean, rstd, variance
+
+
+@converts("_native_batch_norm_legit.no_stats")
+def _batch_norm_no_stats(c: Context, x: NodeEntry, weight: NodeEntry | None, bias: NodeEntry | None, training: bool,
+                         momentum: float, eps: float) -> Value:  # fmt: skip
+    out, mean, rstd, _ = _training(c, x, weight, bias, eps)
+    return out, _as(c, mean, 1), _as(c, rstd, 2)
+
+
+@converts("_native_batch_norm_legit_functional.default")
+def _batch_norm_functional(c: Context, x: NodeEntry, weight: NodeEntry | None, bias: NodeEntry | None, mean: NodeEntry,
+                           variance: NodeEntry, training: bool, momentum: float, eps: float) -> Value:  # fmt: skip
+    if not training:
+        return _inference(c, x, weight, bias, mean, variance, eps), None, None, mean, variance
+    out, now, rstd, spread = _training(c, x, weight, bias, eps)
+    count = numel((x.type.shape[0], *x.type.shape[2:]))
+    if not isinstance(count, int):
+        factor = c.compute(c.cast(c.dim_value(count), spread.type.dtype))
+        unbiased = c.op("divide", c.op("multiply", spread, factor),
+                        c.op("subtract", factor, c.const(1, spread.type.dtype)))  # fmt: skip
+    else:
+        unbiased = c.op("multiply", spread, c.const(count / max(count - 1, 1), spread.type.dtype))
+    new = [_moved(c, old, _as(c, fresh, i), momentum) for i, old, fresh in ((3, mean, now), (4, variance, unbiased))]
+    return out, _as(c, now, 1), _as(c, rstd, 2), new[0], new[1]
+
+
+def _moved(c: Context, old: NodeEntry, fresh: NodeEntry, momentum: float) -> NodeEntry:
+    """The running statistic after this batch: momentum * fresh + (1 - momentum) * old."""
+    t = old.type.dtype
+    kept = c.op("multiply", old, c.const(1 - momentum, t))
+    return c.op("add", c.op("multiply", c.cast(fresh, t), c.const(momentum, t)), kept)

@@ -1,0 +1,79 @@
+"""Pooling over one to three dimensions, with and without a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from nnvm.graph import NodeEntry
+from nnvm_torch.convert.table import Context, Unsupported, Value, converts
+
+__all__: list[str] = []
+
+
+def _spread(values: Sequence[int] | int, n: int) -> tuple[int, ...]:
+    values = (values,) if isinstance(values, int) else tuple(values)
+    return values * n if len(values) == 1 else values
+
+
+def _batched(c: Context, x: NodeEntry, n: int) -> NodeEntry:
+    return c.reshape(x, (1, *x.type.shape)) if x.type.rank == n + 1 else x
+
+
+def _window(n: int, kernel: Any, stride: Any, padding: Any) -> dict[str, Any]:
+    size = _spread(kernel, n)
+    empty = not isinstance(stride, int) and not stride
+    return {"pool_size": size, "strides": size if empty else _spread(stride, n),
+            "padding": tuple((p, p) for p in _spread(padding, n))}  # fmt: skip
+
+
+def _max_pool(n: int) -> Any:
+    def convert(c: Context, x: NodeEntry, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
+                ceil_mode: bool = False) -> Value:  # fmt: skip
+        if any(d == 0 for d in c.shape):
+            raise Unsupported("pooling of an empty tensor")
+        attrs = {**_window(n, kernel, stride, padding), "dilation": _spread(dilation, n), "ceil_mode": ceil_mode}
+        x = _batched(c, x, n)
+        if not c.used[1]:
+            return c.reshape(c.op(f"max_pool{n}d", x, **attrs), c.shape), None
+        values, indices = c.op_outputs(f"max_pool{n}d_with_indices", x, **attrs)
+        return c.reshape(values, c.shape), c.reshape(indices, c.outs[1].shape)
+
+    return convert
+
+
+def _avg_pool(n: int) -> Any:
+    def convert(c: Context, x: NodeEntry, kernel: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
+                count_include_pad: bool = True, divisor_override: int | None = None) -> Value:  # fmt: skip
+        if any(d == 0 for d in c.shape):
+            raise Unsupported("pooling of an empty tensor")
+        attrs = {**_window(n, kernel, stride, padding), "ceil_mode": ceil_mode,
+                 "count_include_pad": count_include_pad, "divisor_override": divisor_override}  # fmt: skip
+        return c.reshape(c.op(f"avg_pool{n}d", _batched(c, x, n), **attrs), c.shape)
+
+    return convert
+
+
+def _adaptive_avg_pool(n: int) -> Any:
+    def convert(c: Context, x: NodeEntry, size: Sequence[int]) -> Value:
+        out = c.op(f"adaptive_avg_pool{n}d", _batched(c, x, n), output_size=tuple(c.shape[-n:]))
+        return c.reshape(out, c.shape)
+
+    return convert
+
+
+def _adaptive_max_pool(n: int) -> Any:
+    def convert(c: Context, x: NodeEntry, size: Sequence[int]) -> Value:
+        if c.used[1]:
+            raise Unsupported("the indices of an adaptive max pooling")
+        out = c.op(f"adaptive_max_pool{n}d", _batched(c, x, n), output_size=tuple(c.shape[-n:]))
+        return c.reshape(out, c.shape), None
+
+    return convert
+
+
+for _n in (1, 2, 3):
+    converts(f"max_pool{_n}d_with_indices.default")(_max_pool(_n))
+    converts(f"avg_pool{_n}d.default")(_avg_pool(_n))
+    converts(f"_adaptive_avg_pool{_n}d.default")(_adaptive_avg_pool(_n))
+    converts(f"adaptive_max_pool{_n}d.default")(_adaptive_max_pool(_n))

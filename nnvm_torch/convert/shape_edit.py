@@ -1,0 +1,69 @@
+"""Padding, and writing a piece into a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nnvm.dim import Dim
+from nnvm.graph import NodeEntry
+from nnvm_torch.convert.shape import begin_of
+from nnvm_torch.convert.table import Context, Scalar, Unsupported, Value, converts, normal_axis
+
+__all__: list[str] = []
+
+
+def _pairs(pads: Sequence[Dim], rank: int) -> tuple[tuple[Dim, Dim], ...]:
+    """torch's list (last dimension first) as (low, high) for each dimension."""
+    given = [(pads[i], pads[i + 1]) for i in range(0, len(pads), 2)]
+    return (*((0, 0),) * (rank - len(given)), *reversed(given))
+
+
+@converts("constant_pad_nd.default")
+def _constant_pad(c: Context, x: NodeEntry, pads: Sequence[Dim], value: Scalar = 0) -> Value:
+    if not isinstance(value, (int, float)):
+        raise Unsupported("a symbolic padding value")
+    if all(p == 0 for p in pads):
+        return x
+    return c.op("pad", x, pad_width=_pairs(pads, x.type.rank), mode="constant", value=value)
+
+
+@converts("reflection_pad1d.default", "reflection_pad2d.default", "reflection_pad3d.default")
+def _reflection_pad(c: Context, x: NodeEntry, pads: Sequence[Dim]) -> Value:
+    return c.op("pad", x, pad_width=_pairs(pads, x.type.rank), mode="reflect")
+
+
+@converts("replication_pad1d.default", "replication_pad2d.default", "replication_pad3d.default")
+def _replication_pad(c: Context, x: NodeEntry, pads: Sequence[Dim]) -> Value:
+    return c.op("pad", x, pad_width=_pairs(pads, x.type.rank), mode="edge")
+
+
+def _write(c: Context, x: NodeEntry, piece: NodeEntry, axis: int, begin: Dim, length: Dim, step: int) -> NodeEntry:
+    if length == 0:
+        return x
+    end = begin + (length - 1) * step + 1
+    return c.op("slice_scatter", x, c.cast(piece, c.dtype), axis=axis, start=begin, end=end, step=step)
+
+
+@converts("slice_scatter.default")
+def _slice_scatter(c: Context, x: NodeEntry, piece: NodeEntry, dim: int = 0, start: Dim | None = None,
+                   end: Dim | None = None, step: int = 1) -> Value:  # fmt: skip
+    if not isinstance(step, int):
+        raise Unsupported("a symbolic step")
+    axis = normal_axis(dim, x.type.rank)
+    return _write(c, x, piece, axis, begin_of(start, x.type.shape[axis]), piece.type.shape[axis], step)
+
+
+@converts("select_scatter.default")
+def _select_scatter(c: Context, x: NodeEntry, piece: NodeEntry, dim: int, index: Dim) -> Value:
+    axis = normal_axis(dim, x.type.rank)
+    begin = index + x.type.shape[axis] if isinstance(index, int) and index < 0 else index
+    shape = (*x.type.shape[:axis], 1, *x.type.shape[axis + 1 :])
+    return _write(c, x, c.reshape(piece, shape), axis, begin, 1, 1)
+
+
+@converts("slice_backward.default")
+def _slice_backward(c: Context, grad: NodeEntry, sizes: Sequence[Dim], dim: int, start: Dim, end: Dim,
+                    step: int) -> Value:  # fmt: skip
+    axis = normal_axis(dim, len(c.shape))
+    zeros = c.full(c.shape, 0, c.dtype)
+    return _write(c, zeros, grad, axis, begin_of(start, c.shape[axis]), grad.type.shape[axis], step)

@@ -1,0 +1,201 @@
+"""The table of converters, and what a converter works with.
+
+A converter gets a `Context` and the arguments of the ATen call, where tensors are NodeEntries, sizes are Dims and
+all else is as in PyTorch. It gives one entry, or a tuple of entries (None for an output that it cannot give), and
+raises `Unsupported` where ATen must run the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Union
+
+import numpy as np
+import torch
+
+from nnvm.dim import Dim, Shape, SymDim
+from nnvm.dtype import I64, DType
+from nnvm.graph import NodeEntry, TensorType, apply, constant
+from nnvm_torch.tensors import dtype_of, numpy_of, torch_dtype
+
+__all__ = ["TABLE", "Context", "Converter", "Scalar", "Unsupported", "Value", "converts", "normal_axes", "normal_axis"]
+
+Value = Union[NodeEntry, "tuple[NodeEntry | None, ...]"]
+Scalar = int | float | bool | SymDim
+Converter = Callable[..., Value]
+
+TABLE: dict[Any, Converter] = {}
+
+
+class Unsupported(Exception):
+    """This call has no conversion; the message says why."""
+
+
+def converts(*names: str) -> Callable[[Converter], Converter]:
+    """Registers the decorated function for ATen overloads (``add.Tensor``; ``prims.iota.default`` for another
+    namespace). Names that this version of torch does not have are left out."""
+
+    def decorate(fn: Converter) -> Converter:
+        for name in names:
+            if (target := overload(name)) is not None:
+                if target in TABLE:
+                    raise ValueError(f"{name} has a converter already")
+                TABLE[target] = fn
+        return fn
+
+    return decorate
+
+
+def overload(name: str) -> Any:
+    """The operator overload of that name, None where this torch lacks it."""
+    namespace, op, kind = (["aten", *name.split(".")] if name.count(".") == 1 else name.split("."))[:3]
+    packet = getattr(getattr(torch.ops, namespace), op, None)
+    return getattr(packet, kind, None)
+
+
+class Context:
+    """One call being converted.
+
+    Attributes:
+        args, kwargs: the arguments as torch has them, tensors as fake tensors.
+        outs: types that torch gives the results.
+        used: for each result, whether anything uses it.
+        source: the user's source line.
+    """
+
+    def __init__(
+        self, args: Sequence[Any], kwargs: dict[str, Any], outs: Sequence[TensorType], used: Sequence[bool],
+        source: str, is_param: Callable[[NodeEntry], bool],
+    ) -> None:  # fmt: skip
+        self.args, self.kwargs, self.outs, self.used, self.source = args, kwargs, outs, used, source
+        self.is_param = is_param
+
+    @property
+    def out(self) -> TensorType:
+        return self.outs[0]
+
+    @property
+    def dtype(self) -> DType:
+        return self.out.dtype
+
+    @property
+    def shape(self) -> Shape:
+        return self.out.shape
+
+    def op(self, name: str, *inputs: NodeEntry, **attrs: Any) -> NodeEntry:
+        return apply(name, inputs, attrs, source=self.source)[0]
+
+    def op_outputs(self, name: str, *inputs: NodeEntry, **attrs: Any) -> tuple[NodeEntry, ...]:
+        return apply(name, inputs, attrs, source=self.source).outputs
+
+    # values
+
+    def cast(self, x: NodeEntry, dtype: DType) -> NodeEntry:
+        return x if x.type.dtype == dtype else self.op("cast", x, dtype=dtype)
+
+    def const(self, value: int | float | bool, dtype: DType) -> NodeEntry:
+        """A constant of shape ()."""
+        return constant(_array(value, dtype), TensorType((), dtype))
+
+    def const_tensor(self, value: np.ndarray, dtype: DType) -> NodeEntry:  # type: ignore[type-arg]
+        return constant(np.ascontiguousarray(value, dtype.numpy), TensorType(value.shape, dtype))
+
+    def value(self, x: NodeEntry | Scalar, dtype: DType) -> NodeEntry:
+        """A tensor or a number as a tensor of `dtype` that broadcasts."""
+        if isinstance(x, NodeEntry):
+            return self.cast(x, dtype)
+        if isinstance(x, SymDim):
+            return self.cast(self.dim_value(x), dtype)
+        if not isinstance(x, (int, float, bool)):
+            raise Unsupported(f"a scalar of type {type(x).__name__}")
+        return self.const(x, dtype)
+
+    def dim_value(self, d: Dim) -> NodeEntry:
+        """A size as an int64 tensor of shape ()."""
+        if isinstance(d, int):
+            return self.const(d, I64)
+        above: Dim = sum((SymDim({t: n}) for t, n in d.terms if n > 0 and t), 0)
+        below: Dim = sum((SymDim({t: -n}) for t, n in d.terms if n < 0 and t), 0)
+        offset = d - above + below
+        assert isinstance(offset, int)
+        total = self.op("subtract", self._count(above), self._count(below))
+        return self.op("add", total, self.const(offset, I64))
+
+    def _count(self, d: Dim) -> NodeEntry:
+        """A size that is at least 0 as a tensor: the last of the numbers from 0 to it."""
+        if isinstance(d, int):
+            return self.const(d, I64)
+        numbers = self.op("arange", start=0, step=1, length=d + 1, dtype=I64)
+        return self.reshape(self.slice(numbers, 0, d, 1), ())
+
+    def compute(self, x: NodeEntry) -> NodeEntry:
+        """The tensor in the type that arithmetic is done in: float32 for the half types."""
+        return self.cast(x, x.type.dtype.compute)
+
+    def truth(self, x: NodeEntry) -> NodeEntry:
+        """Whether each element is not zero."""
+        return x if x.type.dtype.is_bool else self.op("not_equal", x, self.const(0, x.type.dtype))
+
+    def full(self, shape: Shape, value: int | float | bool, dtype: DType) -> NodeEntry:
+        return self.op("full", shape=shape, dtype=dtype, value=value)
+
+    # shapes
+
+    def reshape(self, x: NodeEntry, shape: Shape) -> NodeEntry:
+        return x if x.type.shape == tuple(shape) else self.op("reshape", x, shape=tuple(shape))
+
+    def broadcast(self, x: NodeEntry, shape: Shape) -> NodeEntry:
+        return x if x.type.shape == tuple(shape) else self.op("broadcast_to", x, shape=tuple(shape))
+
+    def transpose(self, x: NodeEntry, axes: Sequence[int]) -> NodeEntry:
+        return x if list(axes) == list(range(len(axes))) else self.op("transpose", x, axes=tuple(axes))
+
+    def swap(self, x: NodeEntry, a: int, b: int) -> NodeEntry:
+        axes = list(range(x.type.rank))
+        axes[a], axes[b] = axes[b], axes[a]
+        return self.transpose(x, axes)
+
+    def slice(self, x: NodeEntry, axis: int, begin: Dim, length: Dim, step: int = 1) -> NodeEntry:
+        """`length` elements of `axis` from `begin` on, each `step`-th."""
+        shape = x.type.shape
+        if begin == 0 and step == 1 and length == shape[axis]:
+            return x
+        end = begin + (length - 1) * step + 1 if length != 0 else begin
+        begins, ends, steps = [0] * len(shape), list(shape), [1] * len(shape)
+        begins[axis], ends[axis], steps[axis] = begin, end, step  # type: ignore[call-overload]
+        return self.op("slice", x, begin=tuple(begins), end=tuple(ends), step=tuple(steps))
+
+    def concat(self, parts: Sequence[NodeEntry], axis: int) -> NodeEntry:
+        return parts[0] if len(parts) == 1 else self.op("concatenate", *parts, axis=axis)
+
+    # facts
+
+    def result_type(self, *xs: Any) -> DType:
+        """torch's promotion of some of the call's arguments (fake tensors and numbers)."""
+        t = torch.result_type(*[0 if isinstance(x, torch.SymInt) else x for x in xs])
+        if (d := dtype_of(t)) is None:
+            raise Unsupported(f"dtype {t}")
+        return d
+
+
+def _array(value: int | float | bool, dtype: DType) -> np.ndarray:  # type: ignore[type-arg]
+    """A number as an array of shape (), converted as torch converts it (integers wrap)."""
+    if dtype.is_int and isinstance(value, float):
+        value = int(value)
+    if dtype.is_int and not dtype.min <= value <= dtype.max:
+        value = (int(value) - int(dtype.min)) % (1 << dtype.bits) + int(dtype.min)
+    if dtype.is_float and not dtype.is_half:
+        with np.errstate(over="ignore"):
+            return np.asarray(value, dtype.numpy)
+    return numpy_of(torch.tensor(value, dtype=torch_dtype(dtype)))
+
+
+def normal_axis(axis: int, rank: int) -> int:
+    return axis + max(rank, 1) if axis < 0 else axis
+
+
+def normal_axes(axes: Sequence[int] | int | None, rank: int) -> tuple[int, ...]:
+    """Axes from 0 on; none given means all."""
+    if isinstance(axes, int):
+        axes = (axes,)
+    return tuple(normal_axis(a, rank) for a in axes) if axes else tuple(range(rank))

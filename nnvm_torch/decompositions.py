@@ -1,0 +1,72 @@
+"""Which ATen operators AOTAutograd takes apart before we see them, and which it is to leave whole."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch._C import DispatchKey
+
+from nnvm_torch.convert import TABLE
+
+__all__ = ["decompositions", "whole"]
+
+#: Further operators to leave whole: ATen is to run them, as their decomposition differs from eager or runs worse.
+_WHOLE = ("_embedding_bag.default", "_embedding_bag_forward_only.default", "bernoulli.p", "bernoulli.default")
+
+#: Operators whose decomposition is nothing but other operators that we convert, at no cost.
+_TAKE_APART = ("std.correction", "var_mean.correction", "std_mean.correction", "linear.default", "reshape.default",
+               "contiguous.default", "chunk.default", "softmax.int", "log_softmax.int", "split.Tensor", "tile.default",
+               "conv1d.default", "conv2d.default", "conv3d.default", "flatten.using_ints", "expand_as.default",
+               "positive.default", "numpy_T.default", "unflatten.int", "swapaxes.default", "broadcast_to.default",
+               "narrow.int", "addcdiv.default", "addcmul.default")  # fmt: skip
+
+#: Operators that PyTorch takes apart whatever the table says, by a kernel for autograd written in Python.
+_FORCED = tuple(
+    f"{name}{n}d.{kind}" for name in ("upsample_nearest", "_upsample_nearest_exact") for n in (1, 2, 3)
+    for kind in ("default",)
+)  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """The table for AOTAutograd: core ATen's, without what we convert whole."""
+    from torch._decomp import _core_aten_decompositions_post_autograd
+
+    table = dict(_core_aten_decompositions_post_autograd())
+    apart = set(_overloads(_TAKE_APART))
+    for target in (*TABLE, *_overloads(_WHOLE)):
+        if target not in apart:
+            table.pop(target, None)
+    return table
+
+
+@contextlib.contextmanager
+def whole() -> Iterator[None]:
+    """While tracing: no decomposition in Python for the operators of `_FORCED`. Callers hold the compile lock."""
+    keys = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
+    taken: list[tuple[Any, Any, Any]] = []
+    for target in _overloads(_FORCED):
+        for key in keys:
+            if key in target.py_kernels:
+                taken.append((target, key, target.py_kernels.pop(key)))
+        target._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for target, key, kernel in taken:
+            target.py_kernels[key] = kernel
+            target._dispatch_cache.clear()
+
+
+def _overloads(names: tuple[str, ...]) -> list[Any]:
+    found = []
+    for name in names:
+        op, _, kind = name.partition(".")
+        target = getattr(getattr(torch.ops.aten, op, None), kind, None)
+        if target is not None:
+            found.append(target)
+    return found

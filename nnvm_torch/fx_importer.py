@@ -1,0 +1,511 @@
+"""From an fx graph of functional ATen calls to nnvm's Graph IR, and how to put the results together again."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Union, cast
+
+import torch
+from torch import fx
+
+from nnvm import config
+from nnvm.dim import Dim, SymDim, evaluate, symbols
+from nnvm.graph import Graph, Node, NodeEntry, TensorType, apply, constant, variable
+from nnvm_torch.convert import TABLE, Context, Unsupported
+from nnvm_torch.partition import TOKEN, AtenCall, Size, Slot, is_effect, is_view, needs_strides
+from nnvm_torch.tensors import (
+    HANDLE,
+    HANDLE_TYPE,
+    UnsupportedSize,
+    dim_of,
+    is_foreign,
+    numpy_of,
+    shape_of,
+    strides_of,
+    type_of,
+)
+
+__all__ = ["Fallback", "FromGraph", "FromInput", "Imported", "NotImportable", "Plain", "Result", "View", "import_graph"]
+
+Strides = Union["tuple[Dim, ...]", None]
+
+#: A constant tensor of the traced code with more elements becomes a parameter instead of part of the graph.
+MAX_CONSTANT = 1 << 12
+
+
+class NotImportable(Exception):
+    """The whole graph must be left to ATen; the message says why."""
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """A call that ATen runs.
+
+    Attributes:
+        op: its name.
+        reason: why.
+        source: the user's source line, "" where it is not known.
+    """
+
+    op: str
+    reason: str
+    source: str
+
+    def __str__(self) -> str:
+        return f"{self.op}: {self.reason}" + (f" ({self.source})" if self.source else "")
+
+
+@dataclass(frozen=True)
+class View:
+    """A tensor on the memory of another: sizes, strides and the offset from its first element, in elements."""
+
+    shape: tuple[Dim, ...]
+    strides: tuple[Dim, ...]
+    offset: Dim
+
+
+@dataclass(frozen=True)
+class FromGraph:
+    """A result that is output `index` of the graph, looked at through `view`; `copy` where it needs its own memory."""
+
+    index: int
+    view: View | None = None
+    copy: bool = False
+
+
+@dataclass(frozen=True)
+class FromInput:
+    """A result that is argument `position`, looked at through `view`; `copy` where it is a new tensor."""
+
+    position: int
+    view: View | None = None
+    copy: bool = False
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A result that is no tensor: None, a number, or a size."""
+
+    value: Any
+
+
+Result = FromGraph | FromInput | Plain
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A graph and its place in the call.
+
+    Attributes:
+        graph: with the attributes `input_strides` and `output_strides`.
+        positions: for each graph input, its position among the call's arguments; -1 - i for `constants[i]`.
+        constants: tensors that the traced code closes over.
+        sizes: name of a symbolic size -> position of the argument that is its value.
+        results: what the call returns.
+        writes: (position of an argument, graph output that is written to it), in order.
+        fallbacks: calls that ATen runs.
+        native, total: compute nodes compiled, and all of them.
+        strides: strides of each graph output, as in the attribute.
+    """
+
+    graph: Graph
+    positions: tuple[int, ...]
+    constants: tuple[torch.Tensor, ...]
+    sizes: dict[str, int]
+    results: tuple[Result, ...]
+    writes: tuple[tuple[int, Result], ...]
+    fallbacks: tuple[Fallback, ...]
+    native: int
+    total: int
+    strides: tuple[Strides, ...] = field(default=())
+
+
+def import_graph(gm: fx.GraphModule, static: frozenset[int] = frozenset()) -> Imported:
+    """The graph of `gm`, whose nodes carry fake tensors (``meta["val"]``).
+
+    Args:
+        static: positions of arguments that are weights: the same from call to call, but for their values.
+
+    Raises:
+        NotImportable: sizes that depend on data, arguments of an unknown kind.
+    """
+    try:
+        return _Importer(gm, static).run()
+    except UnsupportedSize as e:
+        raise NotImportable(str(e)) from None
+
+
+class _Importer:
+    def __init__(self, gm: fx.GraphModule, static: frozenset[int]) -> None:
+        self.gm = gm
+        self.placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
+        self.position = {n: i for i, n in enumerate(self.placeholders)}
+        written = {n.args[0] for n in gm.graph.nodes if n.target is torch.ops.aten.copy_.default}
+        self.static = {i for i in static if i < len(self.placeholders) and self.placeholders[i] not in written}
+        self.env: dict[fx.Node, Any] = {}
+        self.inputs: list[NodeEntry] = []
+        self.positions: list[int] = []
+        self.input_strides: list[Strides] = []
+        self.constants: list[torch.Tensor] = []
+        self.sizes: dict[str, int] = {}
+        self.outputs: list[NodeEntry] = []
+        self.output_strides: list[Strides] = []
+        self.output_of: dict[fx.Node, int] = {}
+        self.writes: list[tuple[int, Result]] = []
+        self.fallbacks: list[Fallback] = []
+        self.native = self.total = 0
+        self.token: NodeEntry | None = None
+        self.sources: dict[str, str] = {}
+        self.of_params: dict[Node, bool] = {}
+
+    def run(self) -> Imported:
+        results: tuple[Result, ...] = ()
+        for node in self.gm.graph.nodes:
+            if node.op == "placeholder":
+                self._placeholder(node)
+            elif node.op == "get_attr":
+                self._get_attr(node)
+            elif node.op == "call_function":
+                self._call(node)
+            elif node.op == "output":
+                flat = node.args[0] if isinstance(node.args[0], (tuple, list)) else (node.args[0],)
+                results = tuple(self._result(r) for r in flat)
+            else:
+                raise NotImportable(f"an fx node of kind {node.op}")
+        if self.token is not None:
+            self.outputs.append(self.token)
+            self.output_strides.append(None)
+        graph = Graph(tuple(self.outputs), tuple(e.node for e in self.inputs))
+        graph = graph.with_attrs(input_strides=tuple(self.input_strides), output_strides=tuple(self.output_strides))
+        return Imported(graph, tuple(self.positions), tuple(self.constants), self.sizes, results, tuple(self.writes),
+                        tuple(self.fallbacks), self.native, self.total, tuple(self.output_strides))  # fmt: skip
+
+    # arguments
+
+    def _placeholder(self, node: fx.Node) -> None:
+        val, position = node.meta.get("val"), self.position[node]
+        if isinstance(val, torch.Tensor):
+            kind = "param" if position in self.static and is_foreign(val) is None else "input"
+            self.env[node] = self._input(node.name, val, position, kind)
+        elif isinstance(val, torch.SymInt):
+            size = dim_of(val)
+            self.env[node] = size
+            if isinstance(size, SymDim) and str(size) in symbols(size):
+                self.sizes[str(size)] = position
+        elif val is None or isinstance(val, (int, bool)):
+            self.env[node] = val
+        elif node.users:
+            raise NotImportable(f"an argument of type {type(val).__name__}")
+
+    def _input(self, name: str, val: torch.Tensor, position: int, kind: str) -> NodeEntry:
+        entry = variable(name, type_of(val), kind)
+        self.inputs.append(entry)
+        self.positions.append(position)
+        self.input_strides.append(None if is_foreign(val) else strides_of(val))
+        return entry
+
+    def _get_attr(self, node: fx.Node) -> None:
+        value: Any = self.gm
+        for part in cast(str, node.target).split("."):
+            value = getattr(value, part)
+        if not isinstance(value, torch.Tensor):
+            self.env[node] = value  # a subgraph of a higher-order operator
+            return
+        node.meta.setdefault("val", value)
+        plain = is_foreign(value) is None and type(value) in (torch.Tensor, torch.nn.Parameter)
+        if plain and value.numel() <= MAX_CONSTANT:
+            self.env[node] = constant(numpy_of(value), type_of(value))
+            return
+        self.constants.append(value)
+        kind = "param" if plain else "input"
+        self.env[node] = self._input(node.name, value, -len(self.constants), kind)
+
+    # calls
+
+    def _call(self, node: fx.Node) -> None:
+        if node.target is operator.getitem:
+            whole = self.env[cast(fx.Node, node.args[0])]
+            self.env[node] = whole[node.args[1]]
+            return
+        if node.target is torch.ops.aten.copy_.default and node.args[0] in self.position:
+            self._write(node)
+            return
+        val = node.meta.get("val")
+        if isinstance(val, (torch.SymInt, int, bool)) and not isinstance(val, torch.Tensor):
+            self.env[node] = dim_of(val)
+            return
+        if isinstance(val, (torch.SymFloat, torch.SymBool, float)) and not node.users:
+            return
+        effect = is_effect(node.target)
+        if not node.users and not effect:
+            return
+        counted = not is_view(node.target)
+        try:
+            self.env[node] = self._convert(node)
+            self.native += counted
+        except Unsupported as e:
+            self.env[node] = self._opaque(node, effect)
+            self.fallbacks.append(Fallback(str(node.target), str(e), self.source_of(node)))
+            counted = True
+        self.total += counted
+
+    def _convert(self, node: fx.Node) -> Any:
+        converter = TABLE.get(node.target)
+        if converter is None:
+            raise Unsupported("no conversion")
+        vals = _flat(node.meta["val"])
+        for t in (*vals, *(n.meta.get("val") for n in node.all_input_nodes)):
+            for tensor in _flat(t):
+                if (why := is_foreign(tensor)) is not None:
+                    raise Unsupported(why)
+        single = isinstance(node.meta["val"], torch.Tensor)
+        outs = [type_of(v) if v is not None else HANDLE_TYPE for v in _flat(node.meta["val"], keep_none=True)]
+        used = _used(node, len(outs))
+        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val", self.env.get(n)))
+        context = Context(args, dict(kwargs), outs, used, self.source_of(node), self._is_param)
+        values, options = _map(node.args, self.env), {k: _map(v, self.env) for k, v in node.kwargs.items()}
+        try:
+            result = converter(context, *values, **options)
+        except Unsupported:
+            raise
+        except Exception as e:
+            if config.debug_level():
+                raise
+            raise Unsupported(f"conversion failed: {e}") from e
+        results = (result,) if single else tuple(result)
+        for entry, out, wanted in zip(results, outs, used, strict=True):
+            if entry is None and wanted:
+                raise Unsupported("a result that is not computed natively")
+            if entry is not None and wanted and not _agree(entry.type, out, node):
+                raise Unsupported(f"conversion gives {entry.type}, PyTorch {out}")
+        return results[0] if single else results
+
+    def _opaque(self, node: fx.Node, effect: bool) -> Any:
+        """The call as a node that ATen runs; gives what `node.meta["val"]` looks like, with entries for tensors."""
+        tensors: list[NodeEntry] = []
+        by_memory = needs_strides(node.target)
+
+        def template(a: Any) -> Any:
+            if isinstance(a, fx.Node):
+                return of_value(self.env[a], a.meta.get("val"))
+            if isinstance(a, (list, tuple)):
+                return [template(x) for x in a] if isinstance(a, list) else tuple(template(x) for x in a)
+            if isinstance(a, dict):
+                return {k: template(x) for k, x in a.items()}
+            if isinstance(a, slice):
+                raise NotImportable("a slice with symbolic bounds as an argument")
+            return a
+
+        def of_value(value: Any, val: Any) -> Any:
+            if isinstance(value, NodeEntry):
+                tensors.append(value)
+                dense = by_memory and isinstance(val, torch.Tensor) and is_foreign(val) is None
+                return Slot(len(tensors) - 1, strides_of(val) if dense else None)
+            if isinstance(value, SymDim):
+                return Size(value)
+            if isinstance(value, (tuple, list)):
+                vals = val if isinstance(val, (tuple, list)) else (None,) * len(value)
+                return [of_value(v, w) for v, w in zip(value, vals)]
+            return value
+
+        args = tuple(template(a) for a in node.args)
+        kwargs = {k: template(a) for k, a in node.kwargs.items()}
+        results = _flat(node.meta.get("val"))
+        types = [type_of(t) for t in results]
+        if effect:
+            types.append(TOKEN)
+            if self.token is not None:
+                tensors.append(self.token)
+        call = AtenCall(cast("Callable[..., Any]", node.target), args, kwargs, len(results), effect)
+        made = apply("torch.effect" if effect else "torch.op", tensors, {"call": call, "types": tuple(types)},
+                     source=self.source_of(node))  # fmt: skip
+        if effect:
+            self.token = made[len(types) - 1]
+        entries = iter(made.outputs)
+        return _rebuild(node.meta.get("val"), entries)
+
+    def _is_param(self, entry: NodeEntry) -> bool:
+        """Does the value depend on weights only?"""
+        node = entry.node
+        if node not in self.of_params:
+            if node.is_variable:
+                self.of_params[node] = node.attrs["kind"] == "param"
+            else:
+                pure = not node.op.attr("stateful") and bool(node.inputs)
+                self.of_params[node] = pure and all(self._is_param(e) or e.node.is_constant for e in node.inputs)
+        return self.of_params[node]
+
+    def source_of(self, node: fx.Node) -> str:
+        trace = node.meta.get("stack_trace")
+        if not trace:
+            return _module_of(node)
+        if trace not in self.sources:
+            self.sources[trace] = _last_line(trace)
+        return self.sources[trace]
+
+    # results
+
+    def _write(self, node: fx.Node) -> None:
+        """The value that AOTAutograd wants written to an argument after everything else."""
+        target, value = cast(fx.Node, node.args[0]), cast(fx.Node, node.args[1])
+        self.writes.append((self.position[target], self._result(value)))
+        self.env[node] = self.env[value]
+
+    def _result(self, r: Any) -> Result:
+        if not isinstance(r, fx.Node):
+            return Plain(r)
+        value = self.env[r]
+        if not isinstance(value, NodeEntry):
+            return Plain(value)
+        base = _base(r)
+        view = None if base is r else _view(r, base)
+        if base in self.position:
+            return FromInput(self.position[base], view)
+        entry = self.env[base]
+        if base in self.output_of:
+            return FromGraph(self.output_of[base], view)
+        root = _root(entry)
+        for node, index in self.output_of.items():
+            if _root(self.env[node]) == root:  # the same values, in two tensors
+                return self._copied(FromGraph(index, None, True), node, base, view)
+        if root.node.is_variable or root.node.is_constant:
+            entry = apply("identity", [entry])[0] if entry.type.dtype is not HANDLE else entry
+        return FromGraph(self._output(base, entry), view)
+
+    def _copied(self, source: FromGraph, of: fx.Node, base: fx.Node, view: View | None) -> Result:
+        mine, theirs = base.meta["val"], of.meta["val"]
+        same = mine.shape == theirs.shape and mine.stride() == theirs.stride() and view is None
+        if same:
+            return source
+        entry = apply("identity", [self.env[base]])[0]
+        return FromGraph(self._output(base, entry), view)
+
+    def _output(self, base: fx.Node, entry: NodeEntry) -> int:
+        val = base.meta["val"]
+        self.outputs.append(entry)
+        self.output_strides.append(None if is_foreign(val) else strides_of(val))
+        self.output_of[base] = len(self.outputs) - 1
+        return len(self.outputs) - 1
+
+
+def _map(a: Any, env: dict[fx.Node, Any]) -> Any:
+    """fx arguments with nodes replaced by their values."""
+    if isinstance(a, fx.Node):
+        return env[a]
+    if isinstance(a, (list, tuple)):
+        return [_map(x, env) for x in a] if isinstance(a, list) else tuple(_map(x, env) for x in a)
+    return a
+
+
+def _flat(val: Any, keep_none: bool = False) -> list[Any]:
+    """The tensors of a fake result, in order."""
+    if isinstance(val, torch.Tensor) or (val is None and keep_none):
+        return [val]
+    if isinstance(val, (list, tuple)):
+        return [t for v in val for t in _flat(v, keep_none)]
+    return []
+
+
+def _rebuild(val: Any, entries: Any) -> Any:
+    if isinstance(val, torch.Tensor):
+        return next(entries)
+    if isinstance(val, (list, tuple)):
+        return tuple(_rebuild(v, entries) for v in val)
+    if isinstance(val, torch.SymInt):
+        return dim_of(val)
+    if isinstance(val, (torch.SymFloat, torch.SymBool)):
+        raise NotImportable(f"a result of type {type(val).__name__}")
+    return val
+
+
+def _used(node: fx.Node, count: int) -> list[bool]:
+    """Which results anything uses; all of them where the tuple itself is used."""
+    if isinstance(node.meta.get("val"), torch.Tensor):
+        return [True]
+    used = [False] * count
+    for user in node.users:
+        if user.target is not operator.getitem:
+            return [True] * count
+        if user.users:
+            used[cast(int, user.args[1])] = True
+    return used
+
+
+def _agree(got: TensorType, want: TensorType, node: fx.Node) -> bool:
+    """Equal types; symbolic sizes that are written differently count as equal where they are for the traced sizes."""
+    if got.dtype != want.dtype or got.rank != want.rank:
+        return False
+    if got.shape == want.shape:
+        return True
+    hints = _hints(node)
+    try:
+        return all(evaluate(a, hints) == evaluate(b, hints) for a, b in zip(got.shape, want.shape))
+    except (KeyError, ZeroDivisionError):
+        return False
+
+
+def _hints(node: fx.Node) -> dict[str, int]:
+    """The sizes that the graph was traced with."""
+    for n in node.graph.nodes:
+        for t in _flat(n.meta.get("val")):
+            for d in t.shape:
+                if isinstance(d, torch.SymInt):
+                    env = d.node.shape_env
+                    known = getattr(env, "backed_var_to_val", None) or env.var_to_val
+                    return {str(k): int(v) for k, v in known.items()}
+    return {}
+
+
+def _base(node: fx.Node) -> fx.Node:
+    """The node whose memory this one's value lies in (itself, where it is no view)."""
+    while node.op == "call_function":
+        source: Any = node
+        if node.target is operator.getitem:
+            source = node.args[0]
+        if not is_view(source.target) or not isinstance(source.args[0], fx.Node):
+            break
+        below = source.args[0]
+        vals = node.meta.get("val"), below.meta.get("val")
+        if not all(isinstance(v, torch.Tensor) and is_foreign(v) is None for v in vals):
+            break
+        if vals[0].dtype != vals[1].dtype:  # type: ignore[union-attr]
+            break
+        node = below
+    return node
+
+
+def _view(node: fx.Node, base: fx.Node) -> View:
+    val, under = node.meta["val"], base.meta["val"]
+    offset = dim_of(val.storage_offset()) - dim_of(under.storage_offset())
+    return View(shape_of(val), tuple(dim_of(s) for s in val.stride()), offset)
+
+
+def _root(entry: NodeEntry) -> NodeEntry:
+    """What the entry is the memory of, through reshapes."""
+    while entry.node.op.attr("view"):
+        entry = entry.node.inputs[0]
+    return entry
+
+
+def _last_line(trace: str) -> str:
+    """``file.py:12 in forward: y = x + 1`` of a stack trace."""
+    lines = [line.strip() for line in trace.strip().splitlines()]
+    for i in range(len(lines) - 1, -1, -1):
+        if lines[i].startswith("File "):
+            path, _, rest = lines[i][6:].partition('"')
+            number, _, where = rest.removeprefix(", line ").partition(", ")
+            code = lines[i + 1] if i + 1 < len(lines) else ""
+            return f"{path}:{number} {where}: {code}" if code else f"{path}:{number} {where}"
+    return lines[-1] if lines else ""
+
+
+def _module_of(node: fx.Node) -> str:
+    """The module that the call belongs to, as ``layer1.0.conv1 (Conv2d)``."""
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
+    if not stack:
+        return ""
+    path, kind = list(stack.values())[-1]
+    name = getattr(kind, "__name__", str(kind).rpartition(".")[2])
+    return f"{str(path).removeprefix('L[').replace(chr(39), '').replace('self].', '')} ({name})"

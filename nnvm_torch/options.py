@@ -1,0 +1,99 @@
+"""Options of `torch.compile(..., backend="nnvm", options={...}, mode=...)` and of `nnvm_torch.compile`."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nnvm.compiler.build import BuildOptions
+from nnvm.graph.pass_manager import PASSES
+
+__all__ = ["Options"]
+
+#: What `torch.compile(mode=...)` means here. Every mode compiles fully; none needs CUDA graphs on a CPU.
+_MODES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "reduce-overhead": {},
+    "max-autotune": {},
+    "max-autotune-no-cudagraphs": {},
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of one compilation; every one has a default.
+
+    Attributes:
+        precise: only algorithms that are as exact as eager's (no Winograd convolution).
+        fast_math: allow reassociation and approximate functions beyond the usual 2 ulp.
+        strict: an operator that cannot be compiled is an error that lists all of them, instead of running in ATen.
+        strict_rounding: round to the half type after every operator, as eager does, also inside a fused kernel.
+        opt_level: 0 (no more than needed to run) to 3 (everything).
+        disabled_passes: names of graph passes left out.
+        verify: compare the first so many calls of each graph with eager and raise where they differ.
+        verify_graphs: check the graph after each pass (slow; for finding faults in the compiler).
+    """
+
+    precise: bool = False
+    fast_math: bool = False
+    strict: bool = False
+    strict_rounding: bool = False
+    opt_level: int = 3
+    disabled_passes: frozenset[str] = frozenset()
+    verify: int = 0
+    verify_graphs: bool = False
+
+    @staticmethod
+    def make(values: Mapping[str, Any] | Options | None = None, mode: str | None = None, **more: Any) -> Options:
+        """Checked options. TypeError for an unknown one lists the known ones; ValueError for a bad value or mode."""
+        if isinstance(values, Options):
+            values = {f.name: getattr(values, f.name) for f in dataclasses.fields(values)}
+        merged = {**_of_mode(mode), **dict(values or {}), **more}
+        known = {f.name: f for f in dataclasses.fields(Options)}
+        for name in merged:
+            if name not in known:
+                near = difflib.get_close_matches(str(name), known, 1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise TypeError(f"nnvm has no option {name!r}{hint} Options: {', '.join(known)}")
+        return Options(**{name: _checked(name, value) for name, value in merged.items()})
+
+    def build_options(self) -> BuildOptions:
+        """What the compiler wants to know of them."""
+        settings = {"precise": self.precise, "fast_math": self.fast_math, "strict_rounding": self.strict_rounding}
+        return BuildOptions(opt_level=self.opt_level, disabled_passes=self.disabled_passes, options=settings,
+                            verify=self.verify_graphs)  # fmt: skip
+
+
+def _of_mode(mode: str | None) -> dict[str, Any]:
+    if mode is None:
+        return {}
+    if mode not in _MODES:
+        raise ValueError(f"nnvm has no mode {mode!r}; modes: {', '.join(_MODES)}")
+    return _MODES[mode]
+
+
+def _checked(name: str, value: Any) -> Any:
+    if name == "disabled_passes":
+        return _passes(value)
+    if name in ("opt_level", "verify"):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0 or (name == "opt_level" and value > 3):
+            raise ValueError(f"option {name} must be {'0 to 3' if name == 'opt_level' else 'a count'}, got {value!r}")
+        return value
+    if not isinstance(value, bool):
+        raise ValueError(f"option {name} must be True or False, got {value!r}")
+    return value
+
+
+def _passes(value: Any) -> frozenset[str]:
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, Iterable):
+        raise ValueError(f"option disabled_passes must be names of passes, got {value!r}")
+    for name in (names := list(names)):
+        if name not in PASSES:
+            near = difflib.get_close_matches(str(name), PASSES, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; passes: {', '.join(sorted(PASSES))}"
+            raise ValueError(f"option disabled_passes: no pass {name!r}{hint}")
+    return frozenset(names)

@@ -1,0 +1,146 @@
+"""What ATen runs itself: the graph operators ``torch.op`` and ``torch.effect``, each one ATen call.
+
+The compiler sees opaque nodes with known output types; the executor calls them between native segments on views of
+its memory. Values that native code cannot hold (complex numbers, another device) pass between such nodes as handles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from nnvm.dim import Dim, SymDim, evaluate
+from nnvm.graph import OpPattern, Param, TensorType, register
+from nnvm_torch.tensors import HANDLE_TYPE
+
+__all__ = ["TOKEN", "AtenCall", "Size", "Slot", "is_effect", "is_view", "needs_strides"]
+
+#: The type of the value that keeps effects in order: each effect takes its predecessor's token.
+TOKEN = HANDLE_TYPE
+
+#: Operators whose meaning depends on how their argument lies in memory.
+_BY_MEMORY = {"as_strided", "as_strided_copy", "as_strided_scatter", "view", "view_as_complex", "view_as_real"}
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Stands for tensor argument `index` in an argument template; `strides` where the call depends on them."""
+
+    index: int
+    strides: tuple[Dim, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Size:
+    """Stands for a size known at the call."""
+
+    dim: SymDim
+
+
+@dataclass(frozen=True, eq=False)
+class AtenCall:
+    """One ATen (or custom, or higher-order) operator call.
+
+    Attributes:
+        target: what is called.
+        args, kwargs: its arguments, with `Slot` and `Size` in place of tensors and sizes.
+        tensors: number of tensors among its results, in order.
+        effect: it has an effect or draws random numbers; its last input and output are tokens.
+    """
+
+    target: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    tensors: int
+    effect: bool
+
+    def __call__(self, env: Mapping[str, int], *tensors: torch.Tensor) -> list[torch.Tensor]:
+        """The tensors among the results, none of which shares memory with an argument."""
+        args = [_fill(a, tensors, env) for a in self.args]
+        kwargs = {k: _fill(a, tensors, env) for k, a in self.kwargs.items()}
+        results = _tensors_of(self.target(*args, **kwargs))
+        if len(results) != self.tensors:
+            raise RuntimeError(f"{self.target} gave {len(results)} tensors, {self.tensors} were expected")
+        storages = {t.untyped_storage()._cdata for t in tensors if t.layout == torch.strided}
+        out = [_own(r, storages) for r in results]
+        if self.effect:
+            out.append(torch.empty(0, dtype=torch.uint8))
+        return out
+
+
+def is_effect(target: Any) -> bool:
+    """Does the call have effects, or draw random numbers: is its place among the others part of its meaning?"""
+    if not isinstance(target, torch._ops.OpOverload):
+        return getattr(target, "_name", "") == "with_effects"
+    if torch.Tag.nondeterministic_seeded in target.tags or target._schema.is_mutable:
+        return True
+    if target.namespace in ("_c10d_functional", "c10d_functional", "_c10d_functional_autograd", "profiler"):
+        return True
+    return target._schema.name.startswith("aten::_assert") or not target._schema.returns
+
+
+def is_view(target: Any) -> bool:
+    """Do its results lie in the memory of its first argument, by its schema?"""
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    returns = target._schema.returns
+    return bool(returns) and returns[0].alias_info is not None and not returns[0].alias_info.is_write
+
+
+def needs_strides(target: Any) -> bool:
+    """Must its tensor arguments lie in memory as they do in eager?"""
+    if not isinstance(target, torch._ops.OpOverload):
+        return True
+    return target.namespace not in ("aten", "prims") or target._schema.name.split("::")[1] in _BY_MEMORY
+
+
+def _fill(template: Any, tensors: Sequence[torch.Tensor], env: Mapping[str, int]) -> Any:
+    kind = type(template)
+    if kind is Slot:
+        tensor = tensors[template.index]
+        return tensor if template.strides is None else _laid_out(tensor, template.strides, env)
+    if kind is Size:
+        return evaluate(template.dim, env)
+    if kind is list or kind is tuple:
+        return kind(_fill(t, tensors, env) for t in template)
+    if kind is dict:
+        return {k: _fill(t, tensors, env) for k, t in template.items()}
+    return template
+
+
+def _laid_out(tensor: torch.Tensor, strides: Sequence[Dim], env: Mapping[str, int]) -> torch.Tensor:
+    want = tuple(evaluate(s, env) for s in strides)
+    if tensor.stride() == want:
+        return tensor
+    return torch.empty_strided(tensor.shape, want, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+
+def _tensors_of(result: Any) -> list[torch.Tensor]:
+    if isinstance(result, torch.Tensor):
+        return [result]
+    if isinstance(result, (tuple, list)):
+        return [t for r in result for t in _tensors_of(r)]
+    return []
+
+
+def _own(result: torch.Tensor, storages: set[int]) -> torch.Tensor:
+    if result.layout == torch.strided and result.untyped_storage()._cdata in storages:
+        return result.clone()
+    return result
+
+
+def _infer(attrs: Mapping[str, Any], inputs: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
+    types: tuple[TensorType, ...] = attrs["types"]
+    return types
+
+
+for _name, _stateful in (("torch.op", False), ("torch.effect", True)):
+    register(
+        _name, inputs=["*tensors"], num_outputs=lambda attrs: len(attrs["types"]), infer_type=_infer,
+        params={"call": Param("the AtenCall", lambda c: c), "types": Param("types of its results", tuple)},
+        pattern=OpPattern.OPAQUE, host_call=lambda attrs: attrs["call"], stateful=_stateful,
+        doc="One call that ATen runs.",
+    )  # fmt: skip

@@ -1,0 +1,180 @@
+"""Runs a compiled graph as AOTAutograd calls it: a flat list of arguments in, a list of results out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from nnvm.compiler.build import CompiledGraph
+from nnvm.dim import Dim, evaluate
+from nnvm.runtime.executor import Executor, Plan
+from nnvm_torch.fx_importer import FromGraph, Imported, Plain, Result, View
+from nnvm_torch.tensors import HANDLE, TorchMemory, constant_tensor
+from nnvm_torch.weights import Weights
+
+__all__ = ["Runner"]
+
+Env = Mapping[str, int]
+Taker = Callable[[Sequence[Any], Sequence[Any], Env], Any]
+
+
+class Runner:
+    """The callable for one imported and compiled graph. `compiled` None: nothing is computed, only handed through.
+
+    AOTAutograd's boxed convention: the argument list is emptied, so that arguments are freed as early as may be.
+    """
+
+    _boxed_call = True
+
+    def __init__(self, imported: Imported, compiled: CompiledGraph | None) -> None:
+        self.imported, self.compiled = imported, compiled
+        self.sizes = tuple(imported.sizes.items())
+        self.takers = [_taker(r) for r in imported.results]
+        self.writes = [(position, _taker(r)) for position, r in imported.writes]
+        self.weights: Weights | None = None
+        self.executor: Executor | None = None
+        #: the results are the outputs, in order
+        self.direct = not imported.writes and all(
+            isinstance(r, FromGraph) and r.index == i and r.view is None and not r.copy
+            for i, r in enumerate(imported.results)
+        )
+        self.keep = len(imported.results)
+        self.args: list[int] = []  # positions of the arguments that the executor takes at each call
+        self.param_args: list[int] = []
+        self.fixes: list[tuple[int, tuple[Dim, ...] | None]] = []
+        if compiled is not None:
+            self._prepare_run(imported, compiled)
+
+    def _prepare_run(self, imported: Imported, compiled: CompiledGraph) -> None:
+        graph = compiled.graph
+        inputs = [v for v in graph.inputs if v.attrs["kind"] != "prepared"]
+        names = [v.name for v in imported.graph.inputs]
+        if [v.name for v in inputs] != names:
+            raise RuntimeError(f"the compiled graph takes {[v.name for v in inputs]}, not {names}")
+        position = dict(zip(names, imported.positions))
+        params = [v.name for v in inputs if v.attrs["kind"] == "param"]
+        self.param_args = [position[n] for n in params]
+        self.args = [position[v.name] for v in inputs if v.attrs["kind"] != "param"]
+        constants = _constants(compiled.plan)
+
+        def make() -> Executor:
+            return Executor(compiled.plan, TorchMemory(), constants)
+
+        if params:
+            prepare = compiled.prepare.plan if compiled.prepare is not None else None
+            self.weights = Weights(make, params, graph, prepare, _constants(prepare) if prepare is not None else [])
+        else:
+            self.executor = make()
+        self.symbols = tuple(compiled.plan.symbols.items())
+        self.symbol_args = {name: (imported.positions[i], axis) for name, (i, axis) in self.symbols if i >= 0}
+        self.fixes = _fixes(imported, compiled)
+        self.direct = self.direct and not self.fixes
+
+    def __call__(self, args: list[Any]) -> Any:
+        env = {name: int(args[position]) for name, position in self.sizes}
+        outputs: Sequence[Any] = ()
+        if self.compiled is not None:
+            outputs = self._run(args, env)
+        if self.direct:
+            args.clear()
+            return outputs if len(outputs) == self.keep else outputs[: self.keep]
+        if self.fixes:
+            outputs = _fixed(outputs, self.fixes, env)
+        for position, take in self.writes:
+            args[position].copy_(take(args, outputs, env))
+        results = [take(args, outputs, env) for take in self.takers]
+        args.clear()
+        return results
+
+    def _run(self, args: Sequence[Any], env: dict[str, int]) -> Sequence[Any]:
+        executor = self.executor
+        constants = self.imported.constants
+        if self.weights is not None:
+            params = [args[p] if p >= 0 else constants[-1 - p] for p in self.param_args]
+            executor = self.weights.state(params).executor
+        assert executor is not None
+        inputs = [args[p] if p >= 0 else constants[-1 - p] for p in self.args]
+        if not self.symbols:
+            return executor.run(inputs)
+        for name, (position, axis) in self.symbol_args.items():
+            if name not in env:
+                env[name] = args[position].shape[axis]
+        return executor.run(inputs, env)
+
+
+def _constants(plan: Plan) -> list[torch.Tensor]:
+    return [constant_tensor(e.node.attrs["value"], e.type) for e in plan.memory.constants]
+
+
+def _taker(r: Result) -> Taker:
+    """What gives one result from (arguments, graph outputs, sizes)."""
+    if isinstance(r, Plain):
+        value = r.value
+        return lambda args, outs, env: value if value is None or isinstance(value, (bool, float)) else _size(value, env)
+    view, copy = r.view, r.copy
+    if isinstance(r, FromGraph):
+        i = r.index
+        source: Taker = lambda args, outs, env: outs[i]  # noqa: E731
+    else:
+        p = r.position
+        source = lambda args, outs, env: args[p]  # noqa: E731
+    if view is not None:
+        look = _looker(view)
+        return lambda args, outs, env: look(source(args, outs, env), env)
+    if copy:
+        return lambda args, outs, env: source(args, outs, env).clone(memory_format=torch.preserve_format)
+    return source
+
+
+def _size(value: Any, env: Env) -> Any:
+    return value if isinstance(value, (int, str)) else evaluate(value, env)
+
+
+def _looker(view: View) -> Callable[[torch.Tensor, Env], torch.Tensor]:
+    dims = (*view.shape, *view.strides, view.offset)
+    if all(isinstance(d, int) for d in dims):
+        shape, strides, offset = view.shape, view.strides, view.offset
+        return lambda t, env: t.as_strided(shape, strides, t.storage_offset() + offset)  # type: ignore[arg-type]
+
+    def look(t: torch.Tensor, env: Env) -> torch.Tensor:
+        shape, strides = ([evaluate(d, env) for d in ds] for ds in (view.shape, view.strides))
+        return t.as_strided(shape, strides, t.storage_offset() + evaluate(view.offset, env))
+
+    return look
+
+
+def _fixes(imported: Imported, compiled: CompiledGraph) -> list[tuple[int, tuple[Dim, ...] | None]]:
+    """Outputs that need a look after the run, with their strides: what an ATen call gave lies as it likes, and equal
+    values that passes made one must be tensors of their own."""
+    seen: set[Any] = set()
+    out: list[tuple[int, tuple[Dim, ...] | None]] = []
+    for i, entry in enumerate(compiled.graph.outputs):
+        if entry.type.dtype is HANDLE:
+            continue
+        root = entry
+        while root.node.op.attr("view"):
+            root = root.node.inputs[0]
+        if root in seen or root.node.op.name.startswith("torch."):
+            out.append((i, imported.strides[i]))
+        seen.add(root)
+    return out
+
+
+def _fixed(outputs: Sequence[Any], fixes: Sequence[tuple[int, tuple[Dim, ...] | None]], env: Env) -> list[Any]:
+    outs = list(outputs)
+    wanted = {i for i, _ in fixes}
+    storages = {t.untyped_storage()._cdata for i, t in enumerate(outs) if i not in wanted and t.layout == torch.strided}
+    for i, strides in fixes:
+        t = outs[i]
+        want = t.stride() if strides is None else tuple(evaluate(s, env) for s in strides)
+        if strides is None and not t.is_contiguous():
+            t = t.contiguous()
+        elif tuple(want) != t.stride():
+            t = torch.empty_strided(t.shape, want, dtype=t.dtype).copy_(t)
+        elif t.untyped_storage()._cdata in storages:
+            t = t.clone()
+        storages.add(t.untyped_storage()._cdata)
+        outs[i] = t
+    return outs

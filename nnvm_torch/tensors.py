@@ -1,0 +1,168 @@
+"""Between torch's types and nnvm's, and the executor's memory as torch tensors."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import sympy
+import torch
+
+from nnvm import dim as dims
+from nnvm.dim import Dim
+from nnvm.dtype import BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64, DType
+from nnvm.graph import TensorType
+
+__all__ = [
+    "HANDLE", "HANDLE_TYPE", "TORCH_DTYPES", "TorchMemory", "UnsupportedSize", "constant_tensor", "dim_of", "dtype_of",
+    "is_foreign", "numpy_of", "shape_of", "strides_of", "torch_dtype", "type_of",
+]  # fmt: skip
+
+TORCH_DTYPES: dict[torch.dtype, DType] = {
+    torch.float32: F32, torch.float64: F64, torch.float16: F16, torch.bfloat16: BF16, torch.bool: BOOL,
+    torch.int8: I8, torch.int16: I16, torch.int32: I32, torch.int64: I64,
+    torch.uint8: U8, torch.uint16: U16, torch.uint32: U32, torch.uint64: U64,
+}  # fmt: skip
+_OF_DTYPE = {d: t for t, d in TORCH_DTYPES.items()}
+
+#: The element type of a value that only ATen touches (complex, quantised, sparse, another device): native code never
+#: sees it, and the executor hands the torch tensor on as it is.
+HANDLE = DType("handle", "u", 8)
+HANDLE_TYPE = TensorType((0,), HANDLE)
+
+
+class UnsupportedSize(Exception):
+    """A size that is no expression of sizes known at the call."""
+
+
+def torch_dtype(d: DType) -> torch.dtype:
+    return _OF_DTYPE[d]
+
+
+def dtype_of(t: torch.dtype) -> DType | None:
+    """The DType; None where nnvm has none."""
+    return TORCH_DTYPES.get(t)
+
+
+def dim_of(size: Any) -> Dim:
+    """The dimension of an int or a `torch.SymInt`; UnsupportedSize where it is data-dependent or no integer."""
+    if isinstance(size, int):
+        return size
+    return _dim_of_expr(size.node.expr)
+
+
+def _dim_of_expr(e: sympy.Expr) -> Dim:
+    if e.is_Integer:
+        return int(e)
+    if e.is_Symbol:
+        if not str(e).startswith("s"):
+            raise UnsupportedSize(f"size {e} depends on data")
+        return dims.symbol(str(e))
+    parts = [_dim_of_expr(a) for a in e.args]
+    kind = type(e).__name__
+    if kind == "Add":
+        return cast(Dim, sum(parts[1:], parts[0]))
+    if kind == "Mul":
+        out: Dim = 1
+        for p in parts:
+            out = out * p
+        return out
+    if kind == "Pow" and isinstance(parts[1], int) and parts[1] >= 0:
+        return dims.numel((parts[0],) * parts[1])
+    if kind in ("FloorDiv", "CleanDiv"):
+        return parts[0] // parts[1]
+    if kind in ("Mod", "PythonMod"):
+        return parts[0] % parts[1]
+    if kind == "ModularIndexing":
+        return parts[0] // parts[1] % parts[2]
+    if kind in ("Max", "Min"):
+        fold = dims.dim_max if kind == "Max" else dims.dim_min
+        out = parts[0]
+        for p in parts[1:]:
+            out = fold(out, p)
+        return out
+    raise UnsupportedSize(f"size {e} uses {kind}")
+
+
+def shape_of(t: torch.Tensor) -> tuple[Dim, ...]:
+    return tuple(dim_of(d) for d in t.shape)
+
+
+def is_foreign(t: torch.Tensor) -> str | None:
+    """Why native code cannot take the (fake) tensor `t`; None where it can."""
+    if t.dtype not in TORCH_DTYPES:
+        return f"dtype {str(t.dtype).removeprefix('torch.')}"
+    if t.layout != torch.strided:
+        return f"layout {str(t.layout).removeprefix('torch.')}"
+    if t.device.type != "cpu":
+        return f"device {t.device}"
+    if t.is_neg():
+        return "a negative view"
+    return None
+
+
+def type_of(t: torch.Tensor) -> TensorType:
+    """Shape and dtype of a (fake) tensor; the handle type where native code cannot take it."""
+    return HANDLE_TYPE if is_foreign(t) else TensorType(shape_of(t), TORCH_DTYPES[t.dtype])
+
+
+def strides_of(t: torch.Tensor) -> tuple[Dim, ...] | None:
+    """Strides in elements; None for a contiguous tensor."""
+    strides = tuple(dim_of(s) for s in t.stride())
+    expected: Dim = 1
+    for size, stride in zip(reversed(shape_of(t)), reversed(strides)):
+        if size == 1:
+            continue
+        if stride != expected:
+            return None if 0 in t.shape and dims.is_static(shape_of(t)) else strides
+        expected = expected * size
+    return None
+
+
+def numpy_of(t: torch.Tensor) -> np.ndarray:  # type: ignore[type-arg]
+    """The values of a CPU tensor as nnvm carries them: bfloat16 as its uint16 bits. A copy."""
+    t = t.detach().resolve_neg().contiguous()
+    if t.dtype == torch.bfloat16:
+        return t.view(torch.uint16).numpy().copy()
+    return t.numpy().copy()
+
+
+def constant_tensor(value: np.ndarray, type: TensorType) -> torch.Tensor:  # type: ignore[type-arg]
+    """A constant of the graph as a torch tensor."""
+    flat = torch.from_numpy(np.ascontiguousarray(value).reshape(type.shape).copy())
+    return flat.view(torch.bfloat16) if type.dtype == BF16 else flat
+
+
+class TorchMemory:
+    """The executor's memory: torch's allocator, so that its statistics and its caching count ours too."""
+
+    def empty(self, shape: tuple[int, ...], dtype: DType, strides: tuple[int, ...] | None) -> torch.Tensor:
+        if strides is None:
+            return torch.empty(shape, dtype=_OF_DTYPE[dtype])
+        return torch.empty_strided(shape, strides, dtype=_OF_DTYPE[dtype])
+
+    def arena(self, nbytes: int) -> torch.Tensor:
+        return torch.empty(nbytes, dtype=torch.uint8)
+
+    def view(self, arena: torch.Tensor, offset: int, shape: tuple[int, ...], dtype: DType) -> torch.Tensor:
+        nbytes = dims.numel(shape) * dtype.bytes
+        return arena[offset : offset + nbytes].view(_OF_DTYPE[dtype]).view(shape)  # type: ignore[operator]
+
+    def reshape(self, tensor: torch.Tensor, offset: int, shape: tuple[int, ...], dtype: DType) -> torch.Tensor:
+        if dtype is HANDLE or (offset == 0 and tuple(tensor.shape) == shape and tensor.dtype == _OF_DTYPE[dtype]):
+            return tensor
+        flat = tensor.reshape(-1)[offset // dtype.bytes :]
+        return flat[: dims.numel(shape)].view(_OF_DTYPE[dtype]).view(shape)
+
+    def contiguous(self, tensor: torch.Tensor, shape: tuple[int, ...], dtype: DType) -> torch.Tensor:
+        if dtype is HANDLE:
+            return tensor
+        if tuple(tensor.shape) != shape or tensor.dtype != _OF_DTYPE[dtype]:
+            raise ValueError(f"expected {dtype}{list(shape)}, got {tensor.dtype}{list(tensor.shape)}")
+        return tensor.resolve_neg().contiguous()
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        target.copy_(source)
+
+    def pointer(self, tensor: torch.Tensor) -> int:
+        return tensor.data_ptr() if tensor.layout == torch.strided else 0

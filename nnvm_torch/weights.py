@@ -1,0 +1,268 @@
+"""Prepared weights: what a compiled graph computes from its parameters, once for each version of them.
+
+At each call the parameters are compared with what was prepared: the same tensors, at the same addresses, with the same
+version counters, and a few of their elements unchanged (a write through ``p.data`` moves no counter). Only what depends
+on a parameter that changed is prepared again. Prepared tensors are shared between the compilations of one module.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from nnvm.graph import Graph, NodeEntry, topological
+from nnvm.graph.structural import structural_key
+from nnvm.runtime.executor import Executor, Plan
+from nnvm.runtime.llvm_jit import load_ir
+from nnvm_torch.tensors import TorchMemory
+
+__all__ = ["Prepared", "Weights", "drop_prepared", "prepared_bytes"]
+
+#: Sets of parameters (one for each module that runs the same graph) that a compiled graph keeps prepared.
+MAX_STATES = 256
+#: Elements of a parameter that are compared at each call.
+SAMPLES = 4
+
+_PROBE_IR = """
+define i32 @nnvm_probe(ptr %addresses, ptr %wanted, i64 %count) {
+entry:
+  br label %loop
+loop:
+  %i = phi i64 [0, %entry], [%next, %same]
+  %more = icmp slt i64 %i, %count
+  br i1 %more, label %body, label %equal
+body:
+  %at = getelementptr i64, ptr %addresses, i64 %i
+  %address = load i64, ptr %at
+  %place = inttoptr i64 %address to ptr
+  %now = load i32, ptr %place, align 1
+  %before_at = getelementptr i32, ptr %wanted, i64 %i
+  %before = load i32, ptr %before_at
+  %next = add i64 %i, 1
+  %changed = icmp ne i32 %now, %before
+  br i1 %changed, label %different, label %same
+same:
+  br label %loop
+different:
+  ret i32 1
+equal:
+  ret i32 0
+}
+"""
+
+
+class Probe:
+    """Has any of a few elements of some tensors changed since this was made? One native call tells."""
+
+    _function: Callable[[Any, Any, int], int] | None = None
+    _code: Any = None
+
+    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
+        addresses = [a for t in tensors for a in _sampled(t)]
+        self.count = len(addresses)
+        self.addresses = (ctypes.c_int64 * max(1, self.count))(*addresses)
+        self.wanted = (ctypes.c_int32 * max(1, self.count))()
+        for i, a in enumerate(addresses):
+            self.wanted[i] = ctypes.c_int32.from_address(a).value
+        if Probe._function is None:
+            Probe._code = load_ir(_PROBE_IR, ["nnvm_probe"])
+            kind = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+            Probe._function = kind(Probe._code["nnvm_probe"])
+
+    def changed(self) -> bool:
+        assert Probe._function is not None
+        return bool(Probe._function(self.addresses, self.wanted, self.count))
+
+
+def _sampled(t: torch.Tensor) -> list[int]:
+    """Addresses of four bytes each: the first and the last element, and the greatest of those looked at."""
+    size = t.element_size()
+    if t.numel() * size < 4 or not t.is_contiguous():
+        return []
+    n = t.numel()
+    step = max(1, n // 1024)
+    positions = {0, n - 1}
+    looked = t.detach().reshape(-1)[::step]
+    if looked.dtype.is_floating_point:
+        looked = looked.float().abs()
+    if looked.dtype != torch.bool:
+        top = looked.topk(min(SAMPLES - 2, looked.numel())).indices
+        positions.update(int(i) * step for i in top.tolist())
+    first, last = t.data_ptr(), t.data_ptr() + n * size - 4
+    return sorted({min(first + p * size, last) for p in positions})
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What tells one version of a parameter from another."""
+
+    pointer: int
+    version: int
+
+    @staticmethod
+    def of(t: torch.Tensor) -> Stamp:
+        return Stamp(t.data_ptr(), -1 if t.is_inference() else t._version)
+
+
+@dataclass(eq=False)
+class Prepared:
+    """One prepared tensor and what it was made of."""
+
+    tensor: torch.Tensor
+    sources: tuple[weakref.ref[torch.Tensor], ...]
+    stamps: tuple[Stamp, ...]
+    probe: Probe
+
+    def is_of(self, params: Sequence[torch.Tensor]) -> bool:
+        """Was it made of these parameters as they are now?"""
+        same = all(r() is p for r, p in zip(self.sources, params))
+        return same and self.stamps == tuple(map(Stamp.of, params)) and not self.probe.changed()
+
+
+# Prepared tensors in use, by what computes them and the identities of the parameters.
+_shared: weakref.WeakValueDictionary[tuple[str, tuple[int, ...]], Prepared] = weakref.WeakValueDictionary()
+_lock = threading.RLock()
+
+
+def prepared_bytes() -> int:
+    """Bytes of all prepared tensors that are alive."""
+    with _lock:
+        return sum(p.tensor.untyped_storage().nbytes() for p in list(_shared.values()))
+
+
+def drop_prepared() -> None:
+    """Forgets what is shared; tensors in use stay."""
+    with _lock:
+        _shared.clear()
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Parameters as they were at one time."""
+
+    versions: list[int] | None
+    pointers: list[int]
+    probe: Probe
+
+    @staticmethod
+    def of(params: Sequence[torch.Tensor]) -> Seen:
+        tracked = not any(p.is_inference() for p in params)
+        return Seen([p._version for p in params] if tracked else None, [p.data_ptr() for p in params], Probe(params))
+
+
+class State:
+    """The prepared form of one set of parameters, and the executor bound to it."""
+
+    def __init__(self, executor: Executor, params: Sequence[torch.Tensor]) -> None:
+        self.executor = executor
+        self.params = list(params)
+        self.prepared: list[Prepared] = []
+        self.seen: Seen | None = None
+
+    def is_current(self) -> bool:
+        params, seen = self.params, self.seen
+        if seen is None or (seen.versions is not None and [p._version for p in params] != seen.versions):
+            return False
+        return [p.data_ptr() for p in params] == seen.pointers and not seen.probe.changed()
+
+
+class Weights:
+    """The parameters of one compiled graph.
+
+    Args:
+        make: gives a new Executor of the main graph.
+        names: of the parameters, in the order in which calls give them.
+        main: the main graph; its inputs of kind ``prepared`` are the outputs of `prepare` in order.
+        prepare: the plan that computes them, and its constants.
+    """
+
+    def __init__(self, make: Callable[[], Executor], names: Sequence[str], main: Graph, prepare: Plan | None,
+                 constants: Sequence[Any]) -> None:  # fmt: skip
+        self.make = make
+        self.names = list(names)
+        self.position = {v.name: i for i, v in enumerate(main.inputs)}
+        self.prepared_at = [i for i, v in enumerate(main.inputs) if v.attrs["kind"] == "prepared"]
+        self.prepare, self.constants = prepare, constants
+        self.states: OrderedDict[tuple[int, ...], State] = OrderedDict()
+        self.latest: State | None = None
+        self.lock = threading.RLock()
+        self.parts = [self._part(e) for e in prepare.graph.outputs] if prepare is not None else []
+
+    def _part(self, entry: NodeEntry) -> tuple[str, tuple[int, ...]]:
+        """(key of the computation, parameters it reads) of one prepared tensor."""
+        assert self.prepare is not None
+        used = [n for n in topological([entry]) if n.is_variable]
+        index = {name: i for i, name in enumerate(self.names)}
+        return structural_key(Graph((entry,), tuple(used))), tuple(index[v.name] for v in used)
+
+    def state(self, params: list[torch.Tensor]) -> State:
+        """The executor for these parameters, prepared from what they are now."""
+        state = self.latest
+        if state is not None and all(map(_is, params, state.params)) and state.is_current():
+            return state
+        return self._updated(params)
+
+    def _updated(self, params: list[torch.Tensor]) -> State:
+        with self.lock:
+            key = tuple(map(id, params))
+            state = self.states.get(key)
+            if state is None or not all(map(_is, params, state.params)):
+                state = State(self.make(), params)
+                self.states[key] = state
+                while len(self.states) > MAX_STATES:
+                    self.states.popitem(last=False)
+            if not state.is_current():
+                seen = Seen.of(params)
+                self._prepare(state)
+                state.seen = seen  # last: from here on other threads take the state for current
+            self.latest = state
+            return state
+
+    def _prepare(self, state: State) -> None:
+        """Binds the executor to its parameters and to what is computed from them."""
+        params = state.params
+        values: dict[int, torch.Tensor] = {self.position[n]: p for n, p in zip(self.names, params)}
+        with _lock:
+            parts = {i: self._found(i, params) for i in range(len(self.parts))}
+            made = self._compute([i for i, p in parts.items() if p is None], params)
+        state.prepared = [p or made[i] for i, p in parts.items()]
+        for position, prepared in zip(self.prepared_at, state.prepared):
+            values[position] = prepared.tensor
+        state.executor.bind(values)
+
+    def _found(self, i: int, params: Sequence[torch.Tensor]) -> Prepared | None:
+        key, used = self.parts[i]
+        sources = [params[u] for u in used]
+        found = _shared.get((key, tuple(map(id, sources))))
+        return found if found is not None and found.is_of(sources) else None
+
+    def _compute(self, missing: Sequence[int], params: Sequence[torch.Tensor]) -> dict[int, Prepared]:
+        plan = self.prepare
+        if plan is None or not missing:
+            return {}
+        needed = set(topological([plan.graph.outputs[i] for i in missing]))
+        part = replace(plan, steps=tuple(s for s in plan.steps if s.node in needed))
+        index = {name: i for i, name in enumerate(self.names)}
+        made: dict[int, Prepared] = {}
+        for i in missing:
+            sources = [params[u] for u in self.parts[i][1]]
+            empty = torch.empty(0)
+            made[i] = Prepared(empty, tuple(map(weakref.ref, sources)), tuple(map(Stamp.of, sources)), Probe(sources))
+        inputs = [params[index[v.name]].detach().contiguous() for v in plan.graph.inputs]
+        outputs = Executor(part, TorchMemory(), self.constants).run(inputs)
+        for i, prepared in made.items():
+            prepared.tensor = outputs[i]
+            key, used = self.parts[i]
+            _shared[key, tuple(id(params[u]) for u in used)] = prepared
+        return made
+
+
+def _is(a: object, b: object) -> bool:
+    return a is b
