@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 from nnvm.dim import Dim, Shape, ceildiv
 
@@ -91,7 +91,7 @@ class Layout:
         return self.text
 
 
-@lru_cache(maxsize=None)
+@cache
 def _parse(text: str) -> Layout:
     axes: list[Axis] = []
     at = 0

@@ -1,6 +1,20 @@
 """Operator definitions by family. Importing this package registers all of them."""
 
-from nnvm.ops import broadcast, create, elemwise, nn_dense, reduce, transform
+from nnvm.ops import (
+    broadcast,
+    create,
+    elemwise,
+    nn_conv,
+    nn_conv_transpose,
+    nn_dense,
+    nn_norm,
+    nn_pool,
+    reduce,
+    transform,
+)
 from nnvm.ops import graph_rules as graph_rules  # last: it attaches facts to the ops above
 
-__all__ = ["broadcast", "create", "elemwise", "nn_dense", "reduce", "transform"]
+__all__ = [
+    "broadcast", "create", "elemwise", "nn_conv", "nn_conv_transpose", "nn_dense", "nn_norm", "nn_pool", "reduce",
+    "transform",
+]  # fmt: skip
