@@ -112,9 +112,7 @@ def apply(
     return list(zip((p.name for p in func.params[len(inputs) :]), outputs))
 
 
-def check(
-    functions: dict[str, tuple[Callable[..., Expr], DType, int]], inputs: list[tuple[np.ndarray, DType]]
-) -> None:
+def check(functions: dict[str, tuple[Callable[..., Expr], DType, int]], inputs: list[tuple[np.ndarray, DType]]) -> None:
     """The compiled kernel gives what the interpreter gives, within each function's ulps."""
     inputs = [(padded(a), t) for a, t in inputs]
     plain = {name: (fn, out) for name, (fn, out, _) in functions.items()}
@@ -268,7 +266,9 @@ def test_fma_rounds_once() -> None:
 
 @pytest.mark.parametrize("t", (F16, BF16), ids=str)
 def test_half_arithmetic_rounds_after_each_operation(t: DType) -> None:
-    big, small = (f32_to_bf16(np.full(8, v, np.float32)) if t == BF16 else np.full(8, v, t.numpy) for v in (2048.0, 0.5))
+    big, small = (
+        f32_to_bf16(np.full(8, v, np.float32)) if t == BF16 else np.full(8, v, t.numpy) for v in (2048.0, 0.5)
+    )
     functions = {"difference": (lambda a, b: Binary("sub", Binary("add", a, b), a), t)}
     for _, y in apply(functions, [(big, t), (small, t)]):
         assert (y == 0).all()  # 2048.5 is not a half number

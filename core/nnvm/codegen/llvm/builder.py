@@ -12,7 +12,7 @@ Values are strings: ``%v12`` or a constant.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 __all__ = ["Builder", "Loop", "Range"]
@@ -27,7 +27,7 @@ class _Scope:
 
     lines: list[str]
     block: str
-    written: list[str] = field(default_factory=list)
+    written: list[Hashable] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -47,6 +47,7 @@ class Builder:
         depth: the scope (0: function) that each value is defined in; constants and arguments are missing, depth 0.
         ranges: bounds of i64 values that cannot wrap; values made of data have none.
         floor: depth of the innermost scope that may not run: nothing costly or unsafe is hoisted above it.
+        epoch: counts the loops entered; what was loaded before a loop may have changed in its second round.
     """
 
     def __init__(self, declare: set[str], loops: list[str]) -> None:
@@ -54,10 +55,11 @@ class Builder:
         self.loop_metadata = loops
         self.entry: list[str] = []
         self.scopes = [_Scope([], "entry")]
-        self.cse: dict[str, str] = {}
+        self.cse: dict[Hashable, str] = {}
         self.depth: dict[str, int] = {}
         self.ranges: dict[str, Range] = {}
         self.floor = 0
+        self.epoch = 0
         self._floors: list[int] = []
         self._count = 0
 
@@ -120,13 +122,18 @@ class Builder:
 
     # -- memory of values
 
-    def remember(self, key: str, value: str = "") -> bool:
-        """Whether `key` is new in this scope; it counts as known until the scope is closed."""
+    def remember(self, key: Hashable, value: str = "") -> bool:
+        """Whether `key` is new; it counts as known until the current scope is closed."""
         if key in self.cse:
             return False
         self.cse[key] = value
         self.scopes[-1].written.append(key)
         return True
+
+    def remember_for(self, key: Hashable, value: str) -> None:
+        """Know `value` by `key`, as long as the scope that it stands in is open."""
+        self.cse[key] = value
+        self.scopes[self.depth.get(value, 0)].written.append(key)
 
     def alloca(self, type_: str, align: int) -> str:
         name = self.fresh("stack")
@@ -159,6 +166,7 @@ class Builder:
 
     def open_loop(self, begin: str, bounds: Range, conditional: bool) -> Loop:
         """Enter a loop whose variable starts at `begin`; `conditional` when it may run zero times."""
+        self.epoch += 1
         loop = Loop(self.fresh("i"), begin, self.label("loop"), conditional)
         self.open(loop.label, conditional)
         self.depth[loop.var] = len(self.scopes) - 1

@@ -12,7 +12,7 @@ from nnvm.codegen.llvm.linear import Lin
 from nnvm.codegen.llvm.lltype import memory_type, register_type
 from nnvm.dim import numel
 from nnvm.dtype import I64
-from nnvm.te.expr import Buffer, Var
+from nnvm.te.expr import Broadcast, Buffer, Var
 from nnvm.tir.stmt import Allocate, Assert, For, If, Let, Seq, Stmt, Store
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class FunctionEmitter(ExprEmitter):
             return super().slot(buffer)
         outer = self.parent.slot(buffer)
         pointer = self.capture("ptr", outer.pointer, self.module.attributes(buffer))
-        self.buffers[buffer] = Slot(pointer, outer.readonly)
+        self.buffers[buffer] = Slot(pointer, outer.readonly)  # what the parent loaded is not known here
         return self.buffers[buffer]
 
     # -- statements
@@ -87,6 +87,9 @@ class FunctionEmitter(ExprEmitter):
             self.stmt(part)
 
     def _store(self, s: Store) -> None:
+        if isinstance(s.mask, Broadcast):
+            self._if(If(s.mask.a, Store(s.buffer, s.indices, s.value)))
+            return
         self.forget()
         mask = None
         if s.mask is not None:
@@ -133,7 +136,7 @@ class FunctionEmitter(ExprEmitter):
             if not isinstance(size, int):
                 raise ValueError(f"local buffer {buffer.name} must have a constant size, not {list(buffer.shape)}")
             type_ = f"[{max(size, 1)} x {memory_type(buffer.dtype)}]"
-            self.buffers[buffer] = Slot(self.b.alloca(type_, 64), False)
+            self.buffers[buffer] = Slot(self.b.alloca(type_, 64), False, local=True)
         else:
             self.uses_workspace = True
             offset = self.dim(self.module.scratch_offset(buffer))

@@ -12,6 +12,7 @@ from nnvm.codegen.llvm.lltype import lanes_literal, literal, register_type
 from nnvm.dim import Dim
 from nnvm.dtype import I32, I64
 from nnvm.te.expr import Binary, Broadcast, Buffer, Cast, Const, Expr, Ramp, Var, dim_expr
+from nnvm.tir.linear import linear as linear_form
 
 __all__ = ["SIZE_LIMIT", "IndexEmitter", "Lanes", "Slot", "splat"]
 
@@ -32,11 +33,32 @@ class Lanes:
 
 
 @dataclass(slots=True)
+class Flat:
+    """An access with constant strides, in elements: `const + sum(coefficient * expression)`, and one constant a lane.
+
+    It depends on the expressions alone, so it is worked out once however often an unrolled loop repeats the access.
+    """
+
+    terms: tuple[tuple[Expr, int], ...]
+    const: int
+    offsets: tuple[int, ...]
+
+
+@dataclass(slots=True)
 class Slot:
-    """A buffer's memory in this function: its pointer, and whether nothing here writes to it."""
+    """A buffer's memory in this function.
+
+    Attributes:
+        pointer: its address.
+        readonly: nothing here writes to it.
+        local: it is meant to end up in registers.
+        version: counts the stores so far.
+    """
 
     pointer: str
     readonly: bool
+    local: bool = False
+    version: int = 0
 
 
 def splat(b: Builder, value: str, scalar: str, lanes: int) -> str:
@@ -61,6 +83,7 @@ class IndexEmitter:
         self.lins: dict[Expr, Lin] = {}
         self._dims: dict[Dim, Lin] = {}
         self._extents: dict[str, Lin] = {}
+        self._flats: dict[tuple[Buffer, tuple[Expr, ...]], Flat | None] = {}
 
     def value(self, e: Expr) -> str:
         raise NotImplementedError
@@ -278,6 +301,32 @@ class IndexEmitter:
 
     def offset(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Lanes | str:
         """Where an access lies, in elements: a base and constants, or a vector of i64 for anything else."""
+        key = (buffer, indices)
+        flat = self._flats.get(key, key)
+        if flat is key:
+            flat = self._flats[key] = _flatten(buffer, indices)
+        if isinstance(flat, Flat):
+            return Lanes(self._combine(flat), flat.offsets)
+        return self._offset_general(buffer, indices)
+
+    def _combine(self, flat: Flat) -> Lin:
+        """The base of an access, with what its variables stand for now."""
+        terms: dict[str, int] = {}
+        const = flat.const
+        for e, coefficient in flat.terms:
+            form = self.env.get(e) if type(e) is Var else self.lin(e)  # type: ignore[call-overload]
+            if type(form) is not Lin:
+                form = self.lin(e)
+            const += coefficient * form.const
+            for value, factor in form.terms.items():
+                total = terms.get(value, 0) + coefficient * factor
+                if total:
+                    terms[value] = total
+                else:
+                    terms.pop(value, None)
+        return Lin(terms, const)
+
+    def _offset_general(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Lanes | str:
         lanes = max((i.lanes for i in indices), default=1)
         forms: list[Lanes] = []
         for i in indices:
@@ -327,6 +376,29 @@ class IndexEmitter:
             return False
         ((variable, factor),) = form.base.terms.items()
         return factor == 1 and self._extents.get(variable) == self.dim(d)
+
+
+def _flatten(buffer: Buffer, indices: tuple[Expr, ...]) -> Flat | None:
+    """An access as one sum; None where a stride is symbolic or an index is a general vector."""
+    lanes = max((i.lanes for i in indices), default=1)
+    terms: dict[Expr, int] = {}
+    const, offsets = 0, [0] * lanes
+    for axis, index in enumerate(indices):
+        stride = buffer.stride_of(axis)
+        if not isinstance(stride, int):
+            return None
+        base, step = (index.base, index.stride) if isinstance(index, Ramp) else (index, 0)
+        if isinstance(index, Broadcast):
+            base = index.a
+        elif index.lanes > 1 and step == 0:
+            return None
+        coefficients, least = linear_form(base)
+        const += stride * least
+        for e, coefficient in coefficients.items():
+            terms[e] = terms.get(e, 0) + stride * coefficient
+        if step:
+            offsets = [o + stride * step * lane for lane, o in enumerate(offsets)]
+    return Flat(tuple((e, c) for e, c in terms.items() if c), const, tuple(offsets))
 
 
 _LANEWISE = ("add", "sub", "mul", "floordiv", "floormod")

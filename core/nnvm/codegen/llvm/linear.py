@@ -80,9 +80,16 @@ def materialise(b: Builder, a: Lin) -> str:
 def pointer(b: Builder, base: str, a: Lin, size: int) -> str:
     """`base` plus `a` elements of `size` bytes: one step per scope, the constant last, as a displacement."""
     at = base
-    for group in _by_depth(b, a):
-        offset = _sum(b, [(v, c * size) for v, c in group], "")
-        at = b.pure(f"getelementptr i8, ptr {at}, i64 {offset}", (at, offset), cheap=True)
+    if a.terms:
+        key = (base, size, *a.terms.items())
+        known = b.cse.get(key)
+        if known is None:
+            for group in _by_depth(b, a):
+                offset = _sum(b, [(v, c * size) for v, c in group], "")
+                at = b.pure(f"getelementptr i8, ptr {at}, i64 {offset}", (at, offset), cheap=True)
+            b.remember_for(key, at)
+        else:
+            at = known
     if a.const:
         at = b.pure(f"getelementptr i8, ptr {at}, i64 {_wrap(a.const * size)}", (at,), cheap=True)
     return at

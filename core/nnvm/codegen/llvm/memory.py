@@ -6,13 +6,16 @@ shuffled, or one by one at constant displacements. Real gathers are left for ind
 
 from __future__ import annotations
 
+import itertools
+from functools import lru_cache
+
 from nnvm.codegen.llvm import linear
 from nnvm.codegen.llvm.builder import Builder
 from nnvm.codegen.llvm.index import IndexEmitter, Lanes, Slot, splat
 from nnvm.codegen.llvm.linear import Lin
 from nnvm.codegen.llvm.lltype import lanes_literal, literal, mask_type, memory_type, register_type, suffix
 from nnvm.dtype import U8, DType
-from nnvm.te.expr import Buffer, Load
+from nnvm.te.expr import Broadcast, Buffer, Load
 from nnvm.tir.stmt import Store
 
 __all__ = ["MemoryEmitter"]
@@ -39,6 +42,8 @@ class MemoryEmitter(IndexEmitter):
 
     def load(self, e: Load) -> str:
         slot, lanes = self.slot(e.buffer), e.lanes
+        if isinstance(e.mask, Broadcast) and lanes > 1:
+            return self._load_if(self.value(e.mask.a), e)
         mask = None if e.mask is None else self._mask_for(self.value(e.mask), e.mask.lanes, lanes)
         if self.mask is not None and not self.in_bounds(e.buffer, e.indices):
             outer = self._mask_for(self.mask, self.mask_lanes, lanes)
@@ -54,6 +59,18 @@ class MemoryEmitter(IndexEmitter):
         raw = self._load_lanes(slot, where, e.dtype, lanes, mask)
         return self._from_memory(raw, e.dtype, lanes)
 
+    def _load_if(self, cond: str, e: Load) -> str:
+        """Lanes that are all read or none: a branch."""
+        if cond in ("true", "false"):
+            return self.load(Load(e.buffer, e.indices)) if cond == "true" else literal(0, e.dtype, e.lanes)
+        b = self.b
+        self.offset(e.buffer, e.indices)  # indices are worked out before the branch, to be known after it
+        b.open_arm()
+        value = self.load(Load(e.buffer, e.indices))
+        arm, before = b.close(), b.block
+        b.close_branch(cond, arm, None)
+        return b.phi(register_type(e.dtype, e.lanes), [(value, arm.block), (literal(0, e.dtype, e.lanes), before)])
+
     def _mask_for(self, mask: str, from_: int, to: int) -> str:
         """A mask of `from_` lanes for an access of `to` lanes: any lane's will do for a scalar."""
         if from_ == to:
@@ -67,13 +84,27 @@ class MemoryEmitter(IndexEmitter):
             return self.b.call("i1", f"llvm.vector.reduce.or.{suffix(type_)}", [(type_, mask)])
         raise ValueError(f"a mask of {from_} lanes for {to} lanes")
 
-    def _read(self, slot: Slot, type_: str, at: str, align: int) -> str:
-        text = f"load {type_}, ptr {at}, align {align}"
-        return self.b.pure(text, (at,)) if slot.readonly else self.b.here(text)
+    def _read(self, slot: Slot, text: str, operands: tuple[str, ...]) -> str:
+        """Value of a load: known again as long as nothing was stored to the buffer in between."""
+        b = self.b
+        if slot.readonly:
+            return b.pure(text, operands)
+        if slot.local:
+            return b.here(text)
+        key = (text, slot.version, b.epoch)
+        known = b.cse.get(key)
+        if known is None:
+            known = b.here(text)
+            b.remember(key, known)
+        return known
+
+    def _element(self, slot: Slot, base: Lin, t: DType) -> str:
+        """One element, as it is in memory."""
+        at = linear.pointer(self.b, slot.pointer, base, t.bytes)
+        return self._read(slot, f"load {memory_type(t)}, ptr {at}, align {t.bytes}", (at,))
 
     def _load_scalar(self, slot: Slot, base: Lin, t: DType) -> str:
-        at = linear.pointer(self.b, slot.pointer, base, t.bytes)
-        return self._from_memory(self._read(slot, memory_type(t), at, t.bytes), t, 1)
+        return self._from_memory(self._element(slot, base, t), t, 1)
 
     def _load_scalar_if(self, slot: Slot, base: Lin, t: DType, mask: str | None) -> str:
         if mask is None:
@@ -94,11 +125,14 @@ class MemoryEmitter(IndexEmitter):
         if isinstance(where, str):
             return self._gather(slot, self._pointers(slot, where, t, lanes), t, lanes, mask)
         offsets = where.offsets
-        if where.uniform:
-            value = self._uniform(slot, where.base, t, lanes, mask)
-            return splat(self.b, value, memory_type(t), lanes)
-        step = offsets[1] - offsets[0]
-        if abs(step) == 1 and offsets == tuple(range(offsets[0], offsets[0] + step * lanes, step)):
+        step = _step(offsets)
+        if step == 0:
+            value = splat(self.b, self._uniform(slot, where.base, t, lanes, mask), memory_type(t), lanes)
+            if mask is None:
+                return value
+            zero = literal(0, U8 if t.is_bool else t, lanes)
+            return self.b.select(mask_type(lanes), mask, memory_type(t, lanes), value, zero)
+        if step in (1, -1):
             return self._contiguous(slot, where, step, t, lanes, mask)
         if mask is not None:
             return self._gather(slot, self._pointers(slot, self.vector(where), t, lanes), t, lanes, mask)
@@ -110,10 +144,10 @@ class MemoryEmitter(IndexEmitter):
         """One element, as it is in memory; under a mask only where some lane needs it."""
         b, type_ = self.b, memory_type(t)
         if mask is None:
-            return self._read(slot, type_, linear.pointer(b, slot.pointer, base, t.bytes), t.bytes)
+            return self._element(slot, base, t)
         any_ = self._mask_for(mask, lanes, 1)
         b.open_arm()
-        value = self._read(slot, type_, linear.pointer(b, slot.pointer, base, t.bytes), t.bytes)
+        value = self._element(slot, base, t)
         arm, before = b.close(), b.block
         b.close_branch(any_, arm, None)
         zero = "0" if t.is_bool else literal(0, t)
@@ -124,14 +158,14 @@ class MemoryEmitter(IndexEmitter):
         first = Lin(where.base.terms, where.base.const + min(where.offsets))
         at = linear.pointer(b, slot.pointer, first, t.bytes)
         if mask is None:
-            raw = self._read(slot, type_, at, t.bytes)
+            raw = self._read(slot, f"load {type_}, ptr {at}, align {t.bytes}", (at,))
         else:
             lanes_mask = mask if step == 1 else _reverse(b, mask_type(lanes), mask, lanes)
             name = f"llvm.masked.load.{suffix(type_)}.p0"
             b.declare.add(f"declare {type_} @{name}(ptr, i32, {mask_type(lanes)}, {type_})")
             text = (f"call {type_} @{name}(ptr {at}, i32 {t.bytes}, {mask_type(lanes)} {lanes_mask}, "
                     f"{type_} zeroinitializer)")  # fmt: skip
-            raw = b.pure(text, (at, lanes_mask)) if slot.readonly else b.here(text)
+            raw = self._read(slot, text, (at, lanes_mask))
         return raw if step == 1 else _reverse(b, type_, raw, lanes)
 
     def _span(self, slot: Slot, where: Lanes, t: DType, lanes: int) -> str:
@@ -147,7 +181,7 @@ class MemoryEmitter(IndexEmitter):
             inside = [not f and first <= o < first + lanes for o, f in zip(where.offsets, filled)]
             if any(inside):
                 at = linear.pointer(b, slot.pointer, Lin(where.base.terms, where.base.const + first), t.bytes)
-                part = self._read(slot, type_, at, t.bytes)
+                part = self._read(slot, f"load {type_}, ptr {at}, align {t.bytes}", (at,))
                 picks = tuple(lanes + o - first if now else lane
                               for lane, (o, now) in enumerate(zip(where.offsets, inside)))  # fmt: skip
                 out = b.pure(f"shufflevector {type_} {out}, {type_} {part}, <{lanes} x i32> "
@@ -159,8 +193,7 @@ class MemoryEmitter(IndexEmitter):
     def _one_by_one(self, slot: Slot, where: Lanes, t: DType, lanes: int) -> str:
         b, scalar, out = self.b, memory_type(t), "poison"
         for lane, offset in enumerate(where.offsets):
-            at = linear.pointer(b, slot.pointer, Lin(where.base.terms, where.base.const + offset), t.bytes)
-            value = self._read(slot, scalar, at, t.bytes)
+            value = self._element(slot, Lin(where.base.terms, where.base.const + offset), t)
             text = f"insertelement {memory_type(t, lanes)} {out}, {scalar} {value}, i64 {lane}"
             out = b.pure(text, (out, value))
         return out
@@ -176,7 +209,7 @@ class MemoryEmitter(IndexEmitter):
         mask = mask or lanes_literal("i1", (1,) * lanes)
         text = (f"call {type_} @{name}(<{lanes} x ptr> {pointers}, i32 {t.bytes}, {mask_type(lanes)} {mask}, "
                 f"{type_} zeroinitializer)")  # fmt: skip
-        return b.pure(text, (pointers, mask)) if slot.readonly else b.here(text)
+        return self._read(slot, text, (pointers, mask))
 
     # -- stores
 
@@ -185,6 +218,7 @@ class MemoryEmitter(IndexEmitter):
         b, t = self.b, s.buffer.dtype
         lanes = max([s.value.lanes, *(i.lanes for i in s.indices)])
         slot = self.slot(s.buffer)
+        slot.version += 1
         if mask is not None and _all(mask, True):
             mask = None
         if mask is not None and _all(mask, False):
@@ -215,8 +249,8 @@ class MemoryEmitter(IndexEmitter):
 
     def _store_lanes(self, slot: Slot, where: Lanes, t: DType, lanes: int, value: str, mask: str | None) -> None:
         b, type_, offsets = self.b, memory_type(t, lanes), where.offsets
-        step = offsets[1] - offsets[0]
-        if abs(step) == 1 and offsets == tuple(range(offsets[0], offsets[0] + step * lanes, step)):
+        step = _step(offsets)
+        if step in (1, -1):
             first = Lin(where.base.terms, where.base.const + min(offsets))
             at = linear.pointer(b, slot.pointer, first, t.bytes)
             if step == -1:
@@ -252,6 +286,13 @@ def _all(mask: str, on: bool) -> bool:
     if on:
         return mask == "true" or (mask[0] == "<" and "false" not in mask and "i1 0" not in mask)
     return mask in ("false", "zeroinitializer") or (mask[0] == "<" and "true" not in mask and "i1 1" not in mask)
+
+
+@lru_cache(maxsize=4096)
+def _step(offsets: tuple[int, ...]) -> int | None:
+    """The distance between neighbouring lanes, where it is one."""
+    step = offsets[1] - offsets[0]
+    return step if all(q - p == step for p, q in itertools.pairwise(offsets)) else None
 
 
 def _reverse(b: Builder, type_: str, value: str, lanes: int) -> str:
