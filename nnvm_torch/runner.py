@@ -105,7 +105,7 @@ class Runner:
 
 
 def _constants(plan: Plan) -> list[torch.Tensor]:
-    return [constant_tensor(e.node.attrs["value"], e.type) for e in plan.memory.constants]
+    return [constant_tensor(e.node.attrs["value"], e.type) for e in plan.constants]
 
 
 def _taker(r: Result) -> Taker:
