@@ -110,8 +110,9 @@ def test_precompute_prune_leaves_what_is_no_gain():
     x, w = var("x", 4, 3), param("w", 12)
     viewed = graph(op("add", x, op("reshape", w, shape=(4, 3))))
     assert ops(_prepared(viewed)) == ["reshape", "add"] and not _prepared(viewed).attrs["prepare"].outputs
-    spread = graph(op("add", x, op("broadcast_to", param("b", 1, 3), shape=(4, 3))))
-    assert ops(_prepared(spread)) == ["broadcast_to", "add"]
+    for rows, left in ((4096, ["broadcast_to", "add"]), (4, ["add"])):
+        spread = op("broadcast_to", param("b", 1, 3), shape=(rows, 3))
+        assert ops(_prepared(graph(op("add", var("y", rows, 3), spread)))) == left, "only small ones are worth it"
     kept = graph(op("add", x, op("reshape", op("exp", w), shape=(4, 3))))
     assert ops(_prepared(kept)) == ["reshape", "add"] and ops(_prepared(kept).attrs["prepare"]) == ["exp"]
 

@@ -18,6 +18,8 @@ _PIPELINE: tuple[str, ...] = (
     # before the merging: constants become comparable by value
     "FoldConstant",
     "EliminateCommon",
+    # after the merging: a scale that two convolutions share has two users and stays
+    "FoldScaleAxis",
     # * after all rewriting, so that everything that depends on parameters only leaves the main graph; before fusion,
     # so that no group mixes the two parts
     "PrecomputePrune",

@@ -69,8 +69,9 @@ declare("stateful", "bool", "Has effects or draws random numbers: never merged, 
 declare("flops", "(attrs, inputs, outputs) -> Dim", "Floating point operations, for reports and cost models.")
 declare("host_call", "(attrs) -> callable(env: Mapping[str, int], *tensors) -> sequence of tensors",
         "How the frontend runs an OPAQUE node itself; results must not share memory with the arguments.")  # fmt: skip
+declare("algebra", "str", "Which operation of arithmetic it is (add, subtract, multiply, divide), for rewriting.")
 declare("expensive", "bool", "Elementwise, but of many instructions (exp, tanh): not computed twice.")
 declare("prologue", "tuple[int, ...]",
         "Inputs of a master that take cheap elementwise producers of the output's shape.")  # fmt: skip
 declare("view_offset", "(attrs, inputs: tuple[TensorType, ...]) -> Dim | None",
-        "Byte offset of the output in the first input where it is a contiguous part of it (no copy); else None.")  # fmt: skip
+        "Byte offset in the first input where the output is a contiguous part of it; else None.")  # fmt: skip

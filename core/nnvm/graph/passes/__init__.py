@@ -5,6 +5,7 @@ from nnvm.graph.passes import (
     eliminate_dead,
     finish_prepare,
     fold_constant,
+    fold_scale_axis,
     graph_fuse,
     infer_type,
     plan_memory,
@@ -12,5 +13,7 @@ from nnvm.graph.passes import (
     simplify_inference,
 )
 
-__all__ = ["eliminate_common", "eliminate_dead", "finish_prepare", "fold_constant", "graph_fuse", "infer_type",
-           "plan_memory", "precompute_prune", "simplify_inference"]  # fmt: skip
+__all__ = [
+    "eliminate_common", "eliminate_dead", "finish_prepare", "fold_constant", "fold_scale_axis", "graph_fuse",
+    "infer_type", "plan_memory", "precompute_prune", "simplify_inference",
+]  # fmt: skip

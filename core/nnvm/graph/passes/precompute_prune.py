@@ -23,6 +23,9 @@ from nnvm.graph.pass_manager import PassContext, register_pass
 
 __all__ = ["precompute_prune"]
 
+#: Results up to this size are worth keeping in any case.
+_SMALL_BYTES = 1 << 14
+
 
 @register_pass("PrecomputePrune", requires=["typed"], provides=["prepare", "prepare_depends"], opt_level=0)
 def precompute_prune(graph: Graph, context: PassContext) -> Graph:
@@ -73,7 +76,9 @@ def _only_takes_memory(node: Node) -> bool:
     """Whether a node spreads its inputs over more elements without computing anything worth keeping."""
     if node.op.attr("pattern", OpPattern.OPAQUE) > OpPattern.BROADCAST or node.op.attr("expensive"):
         return False
-    return all(_grows(e, node) for e in node.inputs)
+    size = node.outputs[0].type.nbytes
+    small = isinstance(size, int) and size <= _SMALL_BYTES
+    return not small and all(_grows(e, node) for e in node.inputs)
 
 
 def _grows(e: NodeEntry, node: Node) -> bool:
