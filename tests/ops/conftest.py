@@ -11,7 +11,7 @@ import torch
 
 from nnvm.dtype import BF16, dtype
 from nnvm.graph.types import TensorType
-from nnvm.testing.run_op import ROUTES, run_op
+from nnvm.testing.run_op import run_op
 
 #: (relative, absolute) tolerance by dtype: a few units in the last place of float32 and float64, one of half types.
 TOLERANCE = {
@@ -51,7 +51,7 @@ def compare(got: torch.Tensor, expected: torch.Tensor, scale: float, what: str) 
 Check = Callable[..., None]
 
 
-@pytest.fixture(params=list(ROUTES))
+@pytest.fixture(params=["reference", "llvm"])
 def check(request: pytest.FixtureRequest) -> Check:
     """`check(op, inputs, expected, tolerance=1, **attrs)`: op on torch tensors gives `expected`, on every route."""
     route: str = request.param

@@ -1,20 +1,24 @@
 """Operator definitions by family. Importing this package registers all of them."""
 
 from nnvm.ops import (
+    attention,
     broadcast,
     create,
     elemwise,
+    index,
+    layout_transform,
     nn_conv,
     nn_conv_transpose,
     nn_dense,
     nn_norm,
     nn_pool,
     reduce,
+    resize,
     transform,
 )
 from nnvm.ops import graph_rules as graph_rules  # last: it attaches facts to the ops above
 
 __all__ = [
-    "broadcast", "create", "elemwise", "nn_conv", "nn_conv_transpose", "nn_dense", "nn_norm", "nn_pool", "reduce",
-    "transform",
+    "attention", "broadcast", "create", "elemwise", "index", "layout_transform", "nn_conv", "nn_conv_transpose",
+    "nn_dense", "nn_norm", "nn_pool", "reduce", "resize", "transform",
 ]  # fmt: skip

@@ -13,10 +13,13 @@ import numpy as np
 
 import nnvm.ops  # noqa: F401  (registers the ops)
 from nnvm import te
+from nnvm.dim import evaluate
 from nnvm.graph.evaluate import evaluate_node
 from nnvm.graph.node import Node, apply, variable
 from nnvm.graph.types import TensorType
+from nnvm.runtime.llvm_jit import compile_funcs
 from nnvm.te.schedule import Schedule
+from nnvm.tir.interpreter import run
 from nnvm.tir.lower import lower
 from nnvm.tir.stmt import PrimFunc
 
@@ -39,25 +42,28 @@ def build_func(node: Node, name: str = "kernel") -> PrimFunc:
     return lower(Schedule(computed), [*inputs, *computed], name)
 
 
-def _interpret(node: Node, arrays: Sequence[Array], symbols: Mapping[str, int]) -> list[Array]:
-    from nnvm.tir.interpreter import run
+def _outputs(node: Node, symbols: Mapping[str, int]) -> list[Array]:
+    return [np.empty([evaluate(d, symbols) for d in e.type.shape], e.type.dtype.numpy) for e in node.outputs]
 
-    func = build_func(node)
-    outputs = [np.empty([te_size(d, symbols) for d in e.type.shape], e.type.dtype.numpy) for e in node.outputs]
+
+def _interpret(node: Node, arrays: Sequence[Array], symbols: Mapping[str, int]) -> list[Array]:
+    func, outputs = build_func(node), _outputs(node, symbols)
     run(func, [*arrays, *outputs], {s: symbols[s] for s in func.symbols})
     return outputs
 
 
-def te_size(d: Any, symbols: Mapping[str, int]) -> int:
-    from nnvm.dim import evaluate
-
-    return evaluate(d, symbols)
+def _call_native(node: Node, arrays: Sequence[Array], symbols: Mapping[str, int]) -> list[Array]:
+    func, outputs = build_func(node), _outputs(node, symbols)
+    (kernel,) = compile_funcs([func])
+    kernel(*map(np.ascontiguousarray, arrays), *outputs, symbols={s: symbols[s] for s in func.symbols})
+    return outputs
 
 
 #: Ways to run an op: what the node gives for arrays and values of the named sizes.
 ROUTES: dict[str, Callable[[Node, Sequence[Array], Mapping[str, int]], Sequence[Array]]] = {
     "reference": evaluate_node,
     "interpreter": _interpret,
+    "llvm": _call_native,
 }
 
 
