@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from functools import reduce
 from typing import TYPE_CHECKING, cast
 
 from nnvm.dim import Dim, SymDim, dim_max, dim_min, symbol
@@ -413,21 +414,19 @@ def _eliminate(space: Space, a: Affine, sign: int) -> Dim | None:
             return None
         rest = Affine(a.const, {x: c for x, c in a.terms.items() if x != atom})
         bounds = [_eliminate(space, rest + o * -sign, sign) for o in options]
-        if every:
-            return None if any(b is None for b in bounds) else _fold_bounds(cast("list[Dim]", bounds), sign)
         known = [b for b in bounds if b is not None]
-        return _fold_bounds(known, -sign) if known else None
+        if every:
+            return reduce(dim_max if sign > 0 else dim_min, known) if len(known) == len(bounds) else None
+        return _tightest(known, sign) if known else None
     return None
 
 
-def _fold_bounds(bounds: list[Dim], sign: int) -> Dim:
-    best = bounds[0]
-    for b in bounds[1:]:
-        if isinstance(best, int) != isinstance(b, int) and sign < 0:
-            best = best if isinstance(best, int) else b  # a constant bound serves an allocation better
-        else:
-            best = dim_max(best, b) if sign > 0 else dim_min(best, b)
-    return best
+def _tightest(bounds: list[Dim], sign: int) -> Dim:
+    """The least of several upper bounds (the greatest of lower ones); a constant, if any, serves an allocation best."""
+    constants = [b for b in bounds if isinstance(b, int)]
+    if constants:
+        return min(constants) if sign > 0 else max(constants)
+    return reduce(dim_min if sign > 0 else dim_max, bounds)
 
 
 def _constant_upper(d: Dim) -> int | None:

@@ -251,6 +251,9 @@ class Lowering:
         for n in partners:
             made.append(([], self._body(n, tuple(n.stage.leaf_axes), stage.leaf_axes.index(axis) + 1)))
         self.regions.open = before
+        for child in children:
+            if child.tensor not in self.outputs:
+                del self.builder.places[child.tensor]
         out = _allocate(made)
         for cond in conds:
             out = out if cond is None else If(cond, out)
@@ -260,11 +263,15 @@ class Lowering:
         """One attached stage over its region: the buffers it is kept in, and its loops."""
         t = stage.tensor
         base = [low for low, _ in region]
-        extents = [high - low + 1 for low, high in region]
-        nest = Nest.start(stage, self.space, base, extents)
+        extents = [self.space.maximum(high - low + 1, affine(0)) for low, high in region]
+        bounds = [self.space.upper(e) for e in extents]
+        single = [affine(1) if b == 1 else e for b, e in zip(bounds, extents)]
+        nest = Nest.start(stage, self.space, base, single)
+        for e, s in zip(extents, single):
+            if e != s:
+                nest.guard(affine(0), e)
         own: list[Buffer] = []
         if t not in self.outputs:
-            bounds = [self.space.upper(e) for e in extents]
             shape = tuple(n if b is None else b for b, n in zip(bounds, t.shape))
             scope = stage.scope or ("local" if all(b == 1 for b in shape) else "scratch")
             if scope == "local" and not all(isinstance(b, int) for b in shape):

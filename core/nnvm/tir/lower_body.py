@@ -28,6 +28,7 @@ from nnvm.te.expr import (
     check,
     select,
 )
+from nnvm.te.schedule import ScheduleError
 from nnvm.te.tensor import Read, Tensor
 from nnvm.tir.affine import Affine, Space
 from nnvm.tir.visitor import children, post_order, rebuild
@@ -61,11 +62,16 @@ class BodyBuilder:
     def index(self, tensor: Tensor, indices: Sequence[Affine]) -> tuple[Expr, ...]:
         """The buffer indices of an element."""
         expr = self.space.expr
-        return tuple([expr(i - o) for i, o in zip(indices, self.places[tensor].offsets)])
+        return tuple([expr(i - o) for i, o in zip(indices, self._place(tensor).offsets)])
 
     def load(self, tensor: Tensor, indices: Sequence[Affine]) -> Load:
-        place = self.places[tensor]
-        return self.load_buffer(place.buffer, self.index(tensor, indices))
+        return self.load_buffer(self._place(tensor).buffer, self.index(tensor, indices))
+
+    def _place(self, tensor: Tensor) -> Place:
+        place = self.places.get(tensor)
+        if place is None:
+            raise ScheduleError(f"{tensor.name} is read outside of the loop that computes it")
+        return place
 
     def load_buffer(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Load:
         return self._once(Load(buffer, indices), (Load, buffer, *indices))  # type: ignore[return-value]

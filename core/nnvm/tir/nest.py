@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nnvm.te.expr import Var
 from nnvm.te.schedule import Fuse, Split, Stage
@@ -24,6 +24,7 @@ class Nest:
         guards: pairs (value, bound): the body runs only where value < bound.
         settled: splits whose inner extent is exact here, so that no guard is needed.
         lanes: reduce loops with accumulators of their own, and how many.
+        divisors: how far the inner axis of a fusion runs, as far as the fused loop is concerned.
     """
 
     stage: Stage
@@ -34,6 +35,7 @@ class Nest:
     guards: tuple[tuple[Affine, Affine], ...] = ()
     settled: frozenset[Split] = frozenset()
     lanes: dict[IterVar, int] = field(default_factory=dict)
+    divisors: dict[Fuse, Affine] = field(default_factory=dict)
 
     @staticmethod
     def start(stage: Stage, space: Space, base: Sequence[Affine], extents: Sequence[Affine]) -> Nest:
@@ -46,8 +48,13 @@ class Nest:
         return nest
 
     def copy(self) -> Nest:
-        extents, values, lanes = dict(self.extents), dict(self.values), dict(self.lanes)
-        return Nest(self.stage, self.space, self.base, extents, values, self.guards, self.settled, lanes)
+        return replace(
+            self,
+            extents=dict(self.extents),
+            values=dict(self.values),
+            lanes=dict(self.lanes),
+            divisors=dict(self.divisors),
+        )
 
     def set_extent(self, axis: IterVar, extent: Affine) -> None:
         """Set how far an axis runs, and with it the axes made from it."""
@@ -59,9 +66,18 @@ class Nest:
                 self.set_extent(relation.inner, extent if short else affine(relation.factor))
                 self.set_extent(relation.outer, self.space.ceildiv(extent, relation.factor))
             elif isinstance(relation, Fuse) and (relation.outer is axis or relation.inner is axis):
-                outer, inner = self.extents.get(relation.outer), self.extents.get(relation.inner)
-                if outer is not None and inner is not None and relation.outer not in self.values:
-                    self.set_extent(relation.fused, self.space.multiply(outer, inner))
+                self._fuse(relation)
+
+    def _fuse(self, fuse: Fuse) -> None:
+        """Set how far a fused loop runs: over constants or sizes, even where its parts come to run less far."""
+        outer, inner = self.extents.get(fuse.outer), self.extents.get(fuse.inner)
+        if outer is None or inner is None or fuse.fused in self.values:
+            return
+        if fuse in self.divisors and (outer.int is None or inner.int is None):
+            return
+        outer, inner = (affine(self.space.upper(x) or 0) if x.terms else x for x in (outer, inner))
+        self.divisors[fuse] = inner
+        self.set_extent(fuse.fused, self.space.multiply(outer, inner))
 
     def set_inner(self, split: Split, extent: Affine) -> None:
         """The inner loop of `split` runs exactly `extent` times here."""
@@ -78,10 +94,12 @@ class Nest:
                     if self._join(relation):
                         known.append(relation.parent)
                 elif isinstance(relation, Fuse) and relation.fused is x:
-                    extent = self.extents[relation.inner]
-                    self.values[relation.outer] = self.space.floordiv(self.values[x], extent)
-                    self.values[relation.inner] = self.space.floormod(self.values[x], extent)
-                    known += [relation.outer, relation.inner]
+                    divisor = self.divisors[relation]
+                    self.values[relation.outer] = self.space.floordiv(self.values[x], divisor)
+                    self.values[relation.inner] = self.space.floormod(self.values[x], divisor)
+                    for part in (relation.outer, relation.inner):
+                        self.guard(self.values[part], self.extents[part])
+                        known.append(part)
         return known
 
     def _join(self, split: Split) -> bool:

@@ -56,7 +56,7 @@ class Regions:
             return known[stage]
         region: list[Interval] | None = None
         for consumer, places in self._reads.get(stage.tensor, []):
-            domain = self._domain(consumer, known)
+            domain = self._domain(consumer, known, stage)
             if domain is None:
                 if stage.tensor in self.outputs:
                     continue
@@ -73,13 +73,18 @@ class Regions:
         known[stage] = region
         return region
 
-    def _domain(self, consumer: Stage, known: dict[Stage, list[Interval]]) -> dict[Atom, Interval] | None:
+    def _domain(
+        self, consumer: Stage, known: dict[Stage, list[Interval]], producer: Stage
+    ) -> dict[Atom, Interval] | None:
         """Range of each axis of a consumer over the loops that are not open; None: it stands elsewhere."""
         nest = self.open.get(consumer)
         if nest is not None:
             return {a.var: nest.interval(a) for a in (*consumer.axes, *consumer.reduce_axes)}
         reduced: dict[Atom, Interval] = {a.var: (affine(0), affine(a.extent) - 1) for a in consumer.reduce_axes}
         if consumer.attach is not None:
+            parent, axis = consumer.attach
+            if parent in self.open and axis in self.open[parent].values and consumer.attach != producer.attach:
+                return None  # in a loop further out, before this one
             spatial = self.required(consumer, known)
         elif consumer.partner is not None and consumer.partner[0] in self.open:
             other = self.open[consumer.partner[0]]
