@@ -1,0 +1,116 @@
+"""Elementary functions become arithmetic, of which LLVM makes vector code where a call would go lane by lane.
+
+    y[i] = exp(x[i])    ->    y[i] = (p * 2**n1) * 2**n2, p a polynomial in x[i] - n * ln2
+
+Requires nothing; may run before or after `vectorize`. Provides: of the functions listed in `FUNCTIONS` and `PAIRS`
+no scalar or vector of these types is left, except as the rare branch for huge arguments of sin and cos. Half types
+are computed in float32. The others stay as they are and code generation calls the math library for them.
+
+Every expansion is within 2 units in the last place of the exact value over the whole range, denormals included, and
+has the special values of C's functions. They use no operation but + - * /, fma, sqrt, floor, min, max, copysign,
+select, comparisons, conversions and integer arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+
+from nnvm.dtype import F32, F64, DType
+from nnvm.te.expr import Binary, Broadcast, Cast, Const, Expr, Unary
+from nnvm.tir.passes.math.error_function import erf
+from nnvm.tir.passes.math.exponential import exp, exp2, expm1, sigmoid, tanh
+from nnvm.tir.passes.math.logarithm import log, log1p, log2, log10, pow
+from nnvm.tir.passes.math.trigonometric import cos, sin
+from nnvm.tir.passes.math.vector import Vector
+from nnvm.tir.stmt import PrimFunc
+from nnvm.tir.visitor import StmtMutator
+
+__all__ = ["FUNCTIONS", "PAIRS", "expand_expr", "expand_math"]
+
+
+def _rsqrt(v: Vector, x: Expr) -> Expr:
+    return v.div(1.0, v.unary("sqrt", x))
+
+
+FUNCTIONS: dict[DType, dict[str, Callable[[Vector, Expr], Expr]]] = {
+    F64: {"exp": exp, "exp2": exp2, "expm1": expm1, "log": log, "log2": log2, "log10": log10, "log1p": log1p,
+          "sin": sin, "cos": cos, "tanh": tanh, "sigmoid": sigmoid, "rsqrt": _rsqrt},
+}  # fmt: skip
+FUNCTIONS[F32] = {**FUNCTIONS[F64], "erf": erf}
+#: Functions of two operands.
+PAIRS: dict[DType, dict[str, Callable[[Vector, Expr, Expr], Expr]]] = {F32: {"pow": pow}, F64: {}}
+
+
+def expand_math(func: PrimFunc, fma: bool = True) -> PrimFunc:
+    """`func` with its elementary functions expanded; the same object where it has none.
+
+    Args:
+        fma: whether the target has a fused multiply-add (`Target.has_fma`); without it none is written.
+    """
+    body = _Expand(fma).stmt(func.body)
+    if body is func.body:
+        return func
+    return PrimFunc(func.name, func.params, func.outputs, func.symbols, body, func.attrs)
+
+
+def expand_expr(e: Expr, fma: bool = True) -> Expr:
+    """`expand_math` of a single expression."""
+    return _Expand(fma).expr(e)
+
+
+class _Expand(StmtMutator):
+    def __init__(self, fma: bool) -> None:
+        super().__init__()
+        self._fma = fma
+
+    def visit_unary(self, e: Unary) -> Expr:
+        t = e.dtype.compute
+        function = FUNCTIONS.get(t, {}).get(e.op)
+        if function is None:
+            return self.generic(e)
+        return self._expanded(e, t, lambda v, x: function(v, x))
+
+    def visit_binary(self, e: Binary) -> Expr:
+        t = e.dtype.compute
+        function = PAIRS.get(t, {}).get(e.op)
+        if e.op == "pow" and t.is_float:
+            simple = self._simple_power(e)
+            if simple is not None:
+                return simple
+        if function is None:
+            return self.generic(e)
+        a, b = self.expr(e.a), self.expr(e.b)
+        out = function(Vector(t, e.lanes, self._fma), _widened(a, t), _widened(b, t))
+        return out if t == e.dtype else Cast(out, e.dtype)
+
+    def _expanded(self, e: Unary, t: DType, function: Callable[[Vector, Expr], Expr]) -> Expr:
+        out = function(Vector(t, e.lanes, self._fma), _widened(self.expr(e.a), t))
+        return out if t == e.dtype else Cast(out, e.dtype)
+
+    def _simple_power(self, e: Binary) -> Expr | None:
+        """Powers that a few operations give: x**2, x**3, 1/x, sqrt(x)."""
+        number = e.b.a if isinstance(e.b, Broadcast) else e.b
+        if not isinstance(number, Const) or number.value not in _POWERS:
+            return None
+        t = e.dtype.compute
+        out = _POWERS[number.value](Vector(t, e.lanes, self._fma), _widened(self.expr(e.a), t))
+        return out if t == e.dtype else Cast(out, e.dtype)
+
+
+def _widened(x: Expr, t: DType) -> Expr:
+    return x if x.dtype == t else Cast(x, t)
+
+
+def _square_root(v: Vector, x: Expr) -> Expr:
+    """C's pow(x, 0.5): inf at -inf, and 0 at -0."""
+    return v.select(v.compare("eq", x, -inf), inf, v.add(v.unary("sqrt", x), 0.0))
+
+
+_POWERS: dict[float, Callable[[Vector, Expr], Expr]] = {
+    1.0: lambda v, x: x,
+    2.0: lambda v, x: v.mul(x, x),
+    3.0: lambda v, x: v.mul(v.mul(x, x), x),
+    -1.0: lambda v, x: v.div(1.0, x),
+    0.5: _square_root,
+}

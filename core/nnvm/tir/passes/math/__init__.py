@@ -1,0 +1,1 @@
+"""Elementary functions as plain arithmetic. Each module's functions take a `Vector` (how to write) and operands."""
