@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from nnvm.dim import Dim, numel
 from nnvm.schedules.cpu.access import At, Held, Source, all_affines, parts
 from nnvm.schedules.cpu.accumulate import Accumulator, allocate_all
@@ -10,11 +12,12 @@ from nnvm.schedules.cpu.emit import Emitter, Lanes, dim_value, lane_mask
 from nnvm.schedules.cpu.injective import Write, stores
 from nnvm.schedules.cpu.loops import Axis, collapse, expense, loop, parallel_loops, vector_lanes
 from nnvm.schedules.cpu.row_program import Pass, RowProgram
+from nnvm.schedules.cpu.window import Bounds, Piece, clip, pieces
 from nnvm.target import Target
 from nnvm.te.expr import INDEX, Buffer, Const, Expr, Var, binary
 from nnvm.te.tensor import Tensor
 from nnvm.tir.affine import Affine, Space, affine, atom_affine
-from nnvm.tir.stmt import Allocate, If, Stmt, seq
+from nnvm.tir.stmt import Allocate, For, If, Stmt, seq
 
 __all__ = ["across"]
 
@@ -25,27 +28,52 @@ UNROLL_ROWS = 9
 
 
 def across(program: RowProgram, vector: Axis, space: Space, target: Target) -> Stmt:
-    """Blocks of neighbouring rows together."""
+    """Blocks of neighbouring rows together; windows over padded data in an interior and its borders."""
+    return seq([_piece(p, space, target) for p in pieces(program, vector, space)])
+
+
+def _piece(piece: Piece, space: Space, target: Target) -> Stmt:
+    program, vector = piece.program, piece.vector
     cost = sum(expense(*p.roots) for p in program.passes)
     work = program.kept_numel * program.row_numel * max(cost // 4, 1)
-    outer, env, kind = parallel_loops([a for a in program.kept if a is not vector], work, space)
+    lanes = Lanes.of(max(vector_lanes(target, dtypes_of(p)) for p in program.passes))  # type: ignore[arg-type]
+    space.bind(lanes.lane, affine(0), affine(lanes.count - 1))
+    tile = _tile_axis(program, vector, lanes.count) if piece.interior else None
+    kept = [a for a in program.kept if a is not vector and a is not tile]
+    outer, env, kind = parallel_loops(kept, work, space)
     if env:
         memo: dict[int, Expr] = {}
         program.passes = [p.rewrite(space, env, memo) for p in program.passes]
         program.results = [w.rewrite(space, env, memo) for w in program.results]
-    lanes = Lanes.of(max(vector_lanes(target, dtypes_of(p)) for p in program.passes))  # type: ignore[arg-type]
-    space.bind(lanes.lane, affine(0), affine(lanes.count - 1))
-    held = sum(len(p.reductions) for p in program.passes)
-    unroll = _unroll(vector.extent, lanes.count, 8 if cost <= 6 and held == 1 else 4 if cost <= 24 and held <= 2 else 2)
     flat = kind if outer else parallel_loops([vector], work, space)[2]
-    body = _blocks(program, vector, lanes, unroll, space, "serial" if outer else flat)
+    body = _Blocks(program, vector, lanes, space).write(
+        tile, _most_slots(program, cost, target), "serial" if outer else flat
+    )
     for i, axis in reversed(list(enumerate(outer))):
         body = loop(axis, body, kind if i == 0 else "serial")
     return body
 
 
+def _most_slots(program: RowProgram, cost: int, target: Target) -> int:
+    """Accumulators that fit in half of the registers (more for a single one, as nothing else is alive)."""
+    held = sum(len(p.reductions) for p in program.passes)
+    if held == 1 and cost <= 12:
+        return target.vector_registers // 2
+    return max(target.vector_registers // (4 * max(held, 1)), 1) if cost <= 24 else 2
+
+
+def _tile_axis(program: RowProgram, vector: Axis, count: int) -> Axis | None:
+    """In blocked layouts (a vector axis of one vector), the axis next to it: neighbours share what they load."""
+    if not isinstance(vector.extent, int) or vector.extent > count or not program.results:
+        return None
+    address = program.results[0].address
+    strides = {a: address.terms.get(a.var, 0) for a in program.kept if a is not vector}
+    known = {a: s for a, s in strides.items() if isinstance(s, int) and s > 0 and isinstance(a.extent, int)}
+    return min(known, key=lambda a: known[a], default=None)
+
+
 def _unroll(extent: Dim, count: int, most: int) -> int:
-    """Vectors side by side; the number that leaves the fewest vectors over."""
+    """Vectors side by side; the number that leaves the fewest over."""
     if not isinstance(extent, int):
         return most
     vectors = max(extent // count, 1)
@@ -53,49 +81,80 @@ def _unroll(extent: Dim, count: int, most: int) -> int:
     return max(choices, key=lambda u: (vectors // u * u * min(u, 4), u))
 
 
-def _blocks(program: RowProgram, vector: Axis, lanes: Lanes, unroll: int, space: Space, kind: str) -> Stmt:
-    """All blocks of the vector axis: of `unroll` vectors, then of one, then a masked one."""
-    count, extent = lanes.count, vector.extent
-    width = count * unroll
-    out: list[Stmt] = []
-    b = Axis(Var(f"{vector.var.name}_b"), extent // width).bind(space)
-    if b.extent != 0:
-        start = atom_affine(b.var) * width if b.extent != 1 else affine(0)
-        out.append(loop(b, _Block(program, vector, lanes, unroll, space, start, None).write(), kind))
-    done = extent // width * width
-    rest = extent - done
-    if isinstance(rest, int) and isinstance(done, int):
-        if rest >= count:
-            out.append(_Block(program, vector, lanes, rest // count, space, affine(done), None).write())
-        if rest % count:
-            mask = lane_mask(count, Const(rest % count, INDEX))
-            start = affine(done + rest // count * count)
-            out.append(_Block(program, vector, lanes, 1, space, start, mask).write())
+@dataclass(frozen=True, eq=False)
+class _Blocks:
+    """The blocks of rows that a row program consists of."""
+
+    program: RowProgram
+    vector: Axis
+    lanes: Lanes
+    space: Space
+
+    def write(self, tile: Axis | None, most: int, kind: str) -> Stmt:
+        """All blocks: of `tile` and the vector axis where there is a tile, else of the vector axis alone."""
+        count, extent = self.lanes.count, self.vector.extent
+        if tile is not None:
+            assert isinstance(extent, int)
+            mask = lane_mask(count, Const(extent, INDEX)) if extent < count else None
+            return self._tiled(tile, _unroll(tile.extent, 1, most), mask)
+        unroll = _unroll(extent, count, most)
+        width = count * unroll
+        out: list[Stmt] = []
+        b = Axis(Var(f"{self.vector.var.name}_b"), extent // width).bind(self.space)
+        if b.extent != 0:
+            start = atom_affine(b.var) * width if b.extent != 1 else affine(0)
+            out.append(loop(b, self._block(start, unroll, None), kind))
+        done = extent // width * width
+        rest = extent - done
+        whole = extent // count * count
+        if isinstance(rest, int) and isinstance(done, int):
+            if rest >= count:
+                out.append(self._block(affine(done), rest // count, None))
+            if rest % count:
+                out.append(self._block(affine(whole), 1, lane_mask(count, Const(rest % count, INDEX))))
+            return seq(out)
+        if unroll > 1:
+            w = Axis(Var(f"{self.vector.var.name}_w"), rest // count).bind(self.space)
+            out.append(loop(w, self._block(affine(done) + atom_affine(w.var) * count, 1, None)))
+        left = dim_value(extent - whole)
+        out.append(If(binary("gt", left, 0), self._block(affine(whole), 1, lane_mask(count, left))))
         return seq(out)
-    if unroll > 1:
-        w = Axis(Var(f"{vector.var.name}_w"), rest // count).bind(space)
-        start = affine(done) + atom_affine(w.var) * count
-        out.append(loop(w, _Block(program, vector, lanes, 1, space, start, None).write()))
-    whole = extent // count * count
-    left = dim_value(extent - whole)
-    tail = _Block(program, vector, lanes, 1, space, affine(whole), lane_mask(count, left)).write()
-    out.append(If(binary("gt", left, 0), tail))
-    return seq(out)
+
+    def _block(self, start: Affine, slots: int, mask: Expr | None) -> Stmt:
+        """`slots` vectors of rows from `start` of the vector axis on."""
+        slot = Axis(Var("u"), slots).bind(self.space)
+        here = atom_affine(self.lanes.lane) + (atom_affine(slot.var) * self.lanes.count if slots > 1 else 0)
+        return _Block(self.program, self.lanes, slot, self.space, {self.vector.var: start + here}, mask).write()
+
+    def _tiled(self, tile: Axis, size: int, mask: Expr | None) -> Stmt:
+        """One vector of rows for each of `size` neighbours along `tile`."""
+        assert isinstance(tile.extent, int)
+        out: list[Stmt] = []
+        blocks, rest = divmod(tile.extent, size)
+        lane = atom_affine(self.lanes.lane)
+        for number, slots, first in ((blocks, size, 0), (1, rest, blocks * size)):
+            if not number or not slots:
+                continue
+            b, slot = Axis(Var(f"{tile.var.name}_b"), number).bind(self.space), Axis(Var("u"), slots).bind(self.space)
+            at = affine(first) + (atom_affine(b.var) * size if number > 1 else 0)
+            at = at + (atom_affine(slot.var) if slots > 1 else 0)
+            block = _Block(self.program, self.lanes, slot, self.space, {self.vector.var: lane, tile.var: at}, mask)
+            out.append(loop(b, block.write()))
+        return seq(out)
 
 
 class _Block:
-    """All passes for `slots` vectors of rows that begin at `start` of the vector axis."""
+    """All passes for `slot.extent` vectors of rows, at `env` of the kept axes."""
 
     def __init__(
-        self, program: RowProgram, vector: Axis, lanes: Lanes, slots: int, space: Space, start: Affine,
-        mask: Expr | None,
-    ) -> None:  # fmt: skip
-        self.program, self.lanes, self.slots, self.space, self.mask = program, lanes, slots, space, mask
-        self.slot = Axis(Var("u"), slots).bind(space)
+        self, program: RowProgram, lanes: Lanes, slot: Axis, space: Space, env: dict[Var, Affine], mask: Expr | None
+    ) -> None:
+        assert isinstance(slot.extent, int)
+        self.program, self.lanes, self.slots, self.space, self.mask = program, lanes, slot.extent, space, mask
+        self.slot, self.env = slot, env
         #: number of the row within the block
-        self.here = atom_affine(lanes.lane) + (atom_affine(self.slot.var) * lanes.count if slots > 1 else 0)
-        self.env = {vector.var: start + self.here}
-        width = slots * lanes.count
+        self.here = atom_affine(lanes.lane) + (atom_affine(slot.var) * lanes.count if self.slots > 1 else 0)
+        width = self.slots * lanes.count
         self.buffers = {
             s: Source(Buffer(s.buffer.name, (program.row_numel * width,), s.buffer.dtype, None, "scratch"), s.strides)
             for s in program.buffers
@@ -139,10 +198,13 @@ class _Block:
 
     def _pass(self, p: Pass, accumulators: list[Accumulator]) -> Stmt:
         """One pass: accumulators started, the row loops, float sums of long rows in chunks."""
-        forms = [*all_affines(p.roots), *(w.address for w in p.writes)]
-        loops, env = collapse(order_row(p, self.program.row), forms, self.space)
-        p = p.rewrite(self.space, env, {})
         starts = [a.start() for a in accumulators]
+        row = order_row(p, self.program.row)
+        p, bounds = clip(p, row, self.lanes.lane, self.space)
+        if bounds:
+            return seq([*starts, self._clipped(row, bounds, p, accumulators)])
+        loops, env = collapse(row, [*all_affines(p.roots), *(w.address for w in p.writes)], self.space)
+        p = p.rewrite(self.space, env, {})
         total = numel(tuple(a.extent for a in loops))
         sums = [a for a in accumulators if a.is_float_sum]
         if isinstance(total, int) and total <= UNROLL_ROWS:
@@ -153,6 +215,20 @@ class _Block:
         body = self._chunked(loops, p, accumulators, totals)
         ends = [seq([a.start(), a.take(t)]) for a, t in totals.items()]
         return allocate_all(list(totals.values()), seq([*starts, *(t.start() for t in totals.values()), body, *ends]))
+
+    def _clipped(self, row: list[Axis], bounds: dict[Var, Bounds], p: Pass, accumulators: list[Accumulator]) -> Stmt:
+        """The row loops over the taps inside the data."""
+        loops, env = [], {}
+        for axis in row:
+            bound = bounds.get(axis.var)
+            new = Axis(Var(axis.var.name), axis.extent).bind(self.space)
+            loops.append((new, None if bound is None else bound.high - bound.low))
+            env[axis.var] = atom_affine(new.var) + (affine(0) if bound is None else bound.low)
+        step = self._step(p, accumulators, env)
+        emitter = Emitter()
+        for new, count in reversed(loops):
+            step = For(new.var, dim_value(new.extent) if count is None else emitter.index(count), step)
+        return step
 
     def _step(self, p: Pass, accumulators: list[Accumulator], env: dict[Var, Affine]) -> Stmt:
         """One element of each row of the block."""

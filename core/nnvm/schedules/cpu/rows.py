@@ -9,7 +9,6 @@ a plain loop. It is the way for reductions over outer axes and for a softmax ove
 
 from __future__ import annotations
 
-from nnvm.dim import Dim
 from nnvm.schedules.cpu.access import At, all_affines, parts
 from nnvm.schedules.cpu.across import across
 from nnvm.schedules.cpu.along import along
@@ -46,8 +45,25 @@ def _collapse_kept(program: RowProgram, space: Space) -> None:
 
 
 def _kept_vector_axis(program: RowProgram, target: Target) -> Axis | None:
-    """The kept axis along which the inputs are contiguous; None where they are contiguous along the row."""
-    row, kept = {a.var for a in program.row}, {a.var: a for a in program.kept}
+    """The kept axis along which vectors lie: where the inputs are contiguous along it, or, of short rows (windows),
+    where the output is; None where vectors lie along the row."""
+    kept = {a.var: a for a in program.kept}
+    n = program.row_numel
+    if isinstance(n, int) and n <= 4 * target.lanes(32) and program.results:
+        step = next((v for v, c in program.results[0].address.terms.items() if c == 1 and v in kept), None)
+        wide = step is not None and (not isinstance(e := kept[step].extent, int) or e >= 4)
+        if wide and (len(program.passes) == 1 or _voted(program, kept) is not None):
+            assert isinstance(step, Var)
+            return kept[step]
+    axis = _voted(program, kept)
+    if axis is None:
+        return None
+    return axis if not isinstance(axis.extent, int) or axis.extent >= 4 else None
+
+
+def _voted(program: RowProgram, kept: dict[Var, Axis]) -> Axis | None:
+    """The kept axis along which most inputs of the reductions are contiguous; None: the row."""
+    row = {a.var for a in program.row}
     votes: dict[Var | None, int] = {}
     for e in parts(*(r.source for p in program.passes for r in p.reductions)):
         if not isinstance(e, At) or not any(v in row for v in e.address.atoms()):
@@ -57,7 +73,4 @@ def _kept_vector_axis(program: RowProgram, target: Target) -> Axis | None:
                 key = atom if atom in kept else None
                 votes[key] = votes.get(key, 0) + 1
     axis = max(votes, key=lambda v: votes[v], default=None)
-    if axis is None or votes.get(None, 0) >= votes[axis]:
-        return None
-    extent: Dim = kept[axis].extent
-    return kept[axis] if not isinstance(extent, int) or extent >= 4 else None
+    return None if axis is None or votes.get(None, 0) >= votes[axis] else kept[axis]

@@ -1,0 +1,189 @@
+"""Windows with padding: where the padding conditions of a reduction hold for the whole window, and where they do not.
+
+    sum over k of (x[i + k - 1] if 0 <= i + k - 1 < n else 0) * w[k]
+
+For i in 1 .. n - 2 every tap is inside. This interior gets loops without conditions; the borders around it get loops
+over only those taps that are inside (`clip`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nnvm.dim import Dim
+from nnvm.dtype import BOOL
+from nnvm.schedules.cpu.access import At, Index, parts, rewrite
+from nnvm.schedules.cpu.loops import Axis
+from nnvm.schedules.cpu.row_program import Pass, RowProgram
+from nnvm.te.expr import COMPARISONS, Binary, Cast, Const, Expr, Var
+from nnvm.tir.affine import Affine, Space, affine, atom_affine
+from nnvm.tir.lower_reduce import neutral
+
+__all__ = ["Bounds", "Piece", "clip", "pieces"]
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """A box of the kept domain; in its interior no condition is left."""
+
+    program: RowProgram
+    vector: Axis
+    interior: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Bounds:
+    """The range of a row axis inside the data, for the point at hand: `low <= var < high`."""
+
+    low: Affine
+    high: Affine
+
+
+def pieces(program: RowProgram, vector: Axis, space: Space) -> list[Piece]:
+    """The interior of the kept domain and the borders around it; the whole where there are no windows."""
+    conditions = [e for p in program.passes for e in parts(*p.roots) if _is_condition(e)]
+    if not conditions or program.buffers or len(program.passes) > 1:
+        return [Piece(program, vector, not conditions)]
+    out: list[Piece] = []
+    for axis in list(program.kept):
+        cut = _interior(conditions, axis, program.row)
+        if cut is None:
+            continue
+        low, high = cut
+        for start, stop in ((0, low), (high, axis.extent)):
+            if start != stop:
+                lone = axis is vector and all(a.extent == 1 for a in program.kept if a is not axis)
+                border, at = _restrict(program, axis, start, stop, space, lone)
+                along = vector if axis is not vector else at if lone else _longest(border)
+                out.append(Piece(border, along, False))
+        program, inside = _restrict(program, axis, low, high, space, axis is vector)
+        vector = inside if axis is vector else vector
+        conditions = [e for p in program.passes for e in parts(*p.roots) if _is_condition(e)]
+    return [Piece(program, vector, not conditions), *out]
+
+
+def _longest(program: RowProgram) -> Axis:
+    """The axis for vectors at a border of the axis that had them before."""
+    static = [a for a in program.kept if isinstance(a.extent, int)]
+    return max(static, key=lambda a: int(a.extent))  # type: ignore[call-overload, no-any-return]
+
+
+def _is_condition(e: Expr) -> bool:
+    return isinstance(e, Binary) and e.op in COMPARISONS and isinstance(e.a, Index) and isinstance(e.b, Index)
+
+
+def _interior(conditions: Sequence[Expr], axis: Axis, row: Sequence[Axis]) -> tuple[Dim, Dim] | None:
+    """The longest range of `axis` in which each of `conditions` is decided whatever the row axes are."""
+    if not isinstance(axis.extent, int):
+        return None
+    extents = {a.var: a.extent for a in row}
+    zones: list[tuple[int, int]] = []
+    for e in conditions:
+        assert isinstance(e, Binary) and isinstance(e.a, Index) and isinstance(e.b, Index)
+        d = e.a.value - e.b.value
+        coef = d.terms.get(axis.var)
+        others = {v: c for v, c in d.terms.items() if v is not axis.var}
+        if not isinstance(coef, int) or not isinstance(d.const, int) or not others.keys() <= extents.keys():
+            continue
+        ends = [(c, extents[v]) for v, c in others.items()]  # type: ignore[index]
+        if not all(isinstance(c, int) and isinstance(n, int) for c, n in ends):
+            continue
+        least = d.const + sum(min(0, c * (n - 1)) for c, n in ends)  # type: ignore[operator]
+        most = d.const + sum(max(0, c * (n - 1)) for c, n in ends)  # type: ignore[operator]
+        if e.op in ("gt", "le"):  # d > 0 is -d < 0
+            coef, least, most = -coef, -most, -least
+        if e.op in ("eq", "ne"):
+            continue
+        cuts = sorted(_crossing(coef, c) for c in (least, most))
+        if cuts[0] < cuts[1]:
+            zones.append((max(cuts[0], 0), min(cuts[1], axis.extent)))
+    if not zones:
+        return None
+    edges = sorted(z for z in zones if z[0] < z[1])
+    gaps, at = [], 0
+    for low, high in [*edges, (axis.extent, axis.extent)]:
+        if low > at:
+            gaps.append((at, low))
+        at = max(at, high)
+    return max(gaps, key=lambda g: g[1] - g[0], default=None) if edges else None
+
+
+def _crossing(coef: int, const: int) -> int:
+    """The least x at which `coef * x + const < 0` is no longer what it is below."""
+    return -(const // coef) if coef > 0 else const // -coef + 1
+
+
+def _restrict(
+    program: RowProgram, axis: Axis, low: Dim, high: Dim, space: Space, live: bool
+) -> tuple[RowProgram, Axis]:
+    """The program for `low <= axis < high`; the new axis vanishes where it has extent 1 and need not be `live`."""
+    new = Axis(Var(axis.var.name), high - low).bind(space)
+    env = {axis.var: (atom_affine(new.var) if new.extent != 1 or live else affine(0)) + low}
+    memo: dict[int, Expr] = {}
+    passes = [p.rewrite(space, env, memo) for p in program.passes]
+    results = [w.rewrite(space, env, memo) for w in program.results]
+    kept = [new if a is axis else a for a in program.kept]
+    return RowProgram(kept, program.row, passes, results, program.buffers, program.rest), new
+
+
+def clip(p: Pass, row: Sequence[Axis], lane: Var, space: Space) -> tuple[Pass, dict[Var, Bounds]]:
+    """`p` without the conditions outside of which nothing is reduced, and what they mean for the row axes."""
+    bounds: dict[Var, Bounds] = {}
+    extents = {a.var: a.extent for a in row}
+    conditions = [e for e in parts(*p.roots) if _is_condition(e)] if p.reductions and not p.writes else []
+    memo: dict[int, Expr] = {}
+    for e in conditions:
+        assert isinstance(e, Binary) and isinstance(e.a, Index) and isinstance(e.b, Index)
+        d = e.a.value - e.b.value
+        mine = [v for v in d.terms if v in extents]
+        if len(mine) != 1 or e.op in ("eq", "ne") or any(v is lane for v in d.atoms()) or _reads(e):
+            continue
+        coef = d.terms[mine[0]]
+        if not isinstance(coef, int) or not all(_empty_without(r.source, r.op, e, space) for r in p.reductions):
+            continue
+        var = mine[0]
+        assert isinstance(var, Var)
+        rest = Affine(d.const, {v: c for v, c in d.terms.items() if v is not var})
+        old = bounds.get(var, Bounds(affine(0), affine(extents[var])))
+        bounds[var] = _narrow(old, e.op, coef, rest, space)
+        memo[id(e)] = Const(True, BOOL)
+    return (p.rewrite(space, {}, memo) if memo else p), bounds
+
+
+def _reads(e: Expr) -> bool:
+    return any(isinstance(x, At) for x in parts(e))
+
+
+def _narrow(old: Bounds, op: str, coef: int, rest: Affine, space: Space) -> Bounds:
+    """`old` and `coef * var + rest op 0`."""
+    if op in ("lt", "le"):  # d < 0 is -d - 1 >= 0
+        coef, rest = -coef, rest * -1 - (1 if op == "lt" else 0)
+    elif op == "gt":
+        rest = rest - 1
+    if coef > 0:  # var >= -rest / coef, rounded up
+        return Bounds(space.maximum(old.low, space.floordiv(rest, affine(coef)) * -1), old.high)
+    return Bounds(old.low, space.minimum(old.high, space.floordiv(rest, affine(-coef)) + 1))
+
+
+def _empty_without(source: Expr, op: str, condition: Expr, space: Space) -> bool:
+    """Does `source` add nothing to the reduction where `condition` does not hold?"""
+    if not any(x is condition for x in parts(source)):
+        return False
+    value = rewrite(space, source, {}, memo={id(condition): Const(False, BOOL)})
+    return _is_neutral(value, op)
+
+
+def _is_neutral(e: Expr, op: str) -> bool:
+    while isinstance(e, Cast):
+        e = e.a
+    if isinstance(e, Binary) and e.op == "mul" and op == "sum":
+        return _is_neutral(e.a, op) or _is_neutral(e.b, op)
+    if isinstance(e, Index):
+        return e.value.int is not None and op == "sum" and e.value.int == 0
+    if op in ("argmax", "argmin"):
+        return False
+    if not isinstance(e, Const):
+        return False
+    start = neutral(op, e.dtype)
+    return isinstance(start, Const) and e.value == start.value
