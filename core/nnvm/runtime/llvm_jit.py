@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import json
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,7 @@ from nnvm.runtime import object_cache, openmp
 from nnvm.target import Target
 from nnvm.te.expr import Buffer
 from nnvm.tir.numeric import KernelError
+from nnvm.tir.passes.expand_math import expand_math
 from nnvm.tir.printer import structural_key
 from nnvm.tir.stmt import PrimFunc
 
@@ -170,8 +172,14 @@ class Kernel:
 
 
 def compile_funcs(funcs: Sequence[PrimFunc], target: Target | None = None) -> list[Kernel]:
-    """Compile PrimFuncs for `target` (default: `Target.current()`, which must be this machine); equal ones once."""
+    """Compile PrimFuncs for `target` (default: `Target.current()`), equal ones once.
+
+    ValueError where this machine cannot run code for the target (`assembly` can still show it).
+    """
     target = target or Target.current()
+    if missing := sorted(set(target.features) - set(Target.host().features)) or target.triple != Target.host().triple:
+        lacks = ", ".join(missing) if isinstance(missing, list) else f"triple {target.triple}"
+        raise ValueError(f"this machine cannot run code for {target}: it lacks {lacks}")
     compiled: dict[str, Kernel] = {}
     out = []
     for func in funcs:
@@ -190,27 +198,30 @@ def _renamed(kernel: Kernel, func: PrimFunc) -> Kernel:
 
 
 def _compile(func: PrimFunc, key: str, target: Target) -> Kernel:
-    func = _lowered(func)
-    built = emit(func, target)
-    if config.debug_level() >= 4:
-        print(f"; ---- {func.name} for {target}\n{built.ir}\n{ir_assembly(built.ir, target)}", file=sys.stderr)
-    obj = object_code(built.ir, target)
-    imports = {"nnvm_parallel": openmp.pool.address} if built.parallel else {}
-    code = _Code([obj], [built.name], imports)
-    return Kernel(func.name, code[built.name], built.messages, func.params, func.outputs, func.symbols,
-                  func.workspace(), built.parallel, code)  # fmt: skip
+    entry = object_cache.key_of(f"kernel {key}", target)
+    debug = config.debug_level() >= 4
+    stored = None if debug else object_cache.get(entry)
+    if stored is None:
+        built = emit(_lowered(func, target), target)
+        if debug:
+            print(f"; ---- {func.name} for {target}\n{built.ir}\n{ir_assembly(built.ir, target)}", file=sys.stderr)
+        facts = {"name": built.name, "messages": built.messages, "parallel": built.parallel}
+        stored = json.dumps(facts).encode() + b"\n" + object_code(built.ir, target)
+        object_cache.put(entry, stored)
+    head, _, obj = stored.partition(b"\n")
+    facts = json.loads(head)
+    imports = {"nnvm_parallel": openmp.pool.address} if facts["parallel"] else {}
+    code = _Code([obj], [facts["name"]], imports)
+    return Kernel(func.name, code[facts["name"]], tuple(facts["messages"]), func.params, func.outputs, func.symbols,
+                  func.workspace(), facts["parallel"], code)  # fmt: skip
 
 
-def _lowered(func: PrimFunc) -> PrimFunc:
+def _lowered(func: PrimFunc, target: Target) -> PrimFunc:
     """Passes that code generation needs."""
-    try:
-        from nnvm.tir.passes.expand_math import expand_math
-    except ImportError:
-        return func
-    return expand_math(func)
+    return expand_math(func, target.has_fma)
 
 
 def assembly(func: PrimFunc, target: Target | None = None) -> str:
     """Assembly of a PrimFunc, for any target."""
     target = target or Target.current()
-    return ir_assembly(emit(_lowered(func), target).ir, target)
+    return ir_assembly(emit(_lowered(func, target), target).ir, target)

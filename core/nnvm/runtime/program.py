@@ -20,7 +20,7 @@ from nnvm.runtime.llvm_jit import Kernel, failure, load_ir
 
 __all__ = ["Program"]
 
-#: `{run}` runs the steps until one fails and returns 0 or (step + 1) << 32 | code; the timed one also writes nanoseconds.
+#: `{run}` runs the steps until one fails; 0 or (step + 1) << 32 | code. The timed one writes nanoseconds as well.
 _LOOP = """
 define i64 @{run}(ptr %program, i64 %steps, ptr %bases, ptr %workspace, i64 %threads{times_parameter}) nounwind {{
 entry:

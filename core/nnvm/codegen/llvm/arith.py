@@ -14,7 +14,7 @@ from nnvm.dtype import BOOL, F32, I16, DType
 from nnvm.target import Target
 from nnvm.te.expr import COMPARISONS
 
-__all__ = ["binary", "fma", "reduce_lanes", "unary"]
+__all__ = ["CALLS", "binary", "fma", "reduce_lanes", "unary"]
 
 _INTRINSIC = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "roundeven", "abs": "fabs"}
 #: C names of what is left to the math library, without the `f` of the float versions.
@@ -24,6 +24,8 @@ _LIBM = {
     "cosh": "cosh", "tanh": "tanh", "asinh": "asinh", "acosh": "acosh", "atanh": "atanh", "erf": "erf", "erfc": "erfc",
     "lgamma": "lgamma", "pow": "pow", "atan2": "atan2", "hypot": "hypot", "nextafter": "nextafter",
 }  # fmt: skip
+#: Float operators that call the math library, lane by lane.
+CALLS = frozenset((*_LIBM, "sigmoid", "floordiv", "floormod", "truncmod"))
 _FCMP = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
 _INT = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
 _BOOL = {"add": "or", "mul": "and", "max": "or", "min": "and", "and": "and", "or": "or", "xor": "xor", "sub": "xor"}

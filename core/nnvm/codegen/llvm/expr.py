@@ -31,7 +31,7 @@ from nnvm.te.expr import (
     Var,
     VectorReduce,
 )
-from nnvm.tir.visitor import children
+from nnvm.tir.visitor import children, post_order
 
 __all__ = ["ExprEmitter"]
 
@@ -51,6 +51,7 @@ class ExprEmitter(MemoryEmitter):
         self.memo: dict[tuple[Expr, str | None], str] = {}
         self.active: tuple[str, int] | None = None
         self.fails = False
+        self._known_traits: dict[Expr, int] = {}
 
     def value(self, e: Expr) -> str:
         """The register value of an expression (a bool vector is a mask)."""
@@ -132,17 +133,28 @@ class ExprEmitter(MemoryEmitter):
         cond = self.value(e.cond)
         if cond in ("true", "false"):
             return self.value(e.a if cond == "true" else e.b)
+        traits = self._traits(e.a) | self._traits(e.b)
         uniform = e.cond.lanes == 1 or isinstance(e.cond, Broadcast)
-        if not (self._guarded(e.a) or self._guarded(e.b)):
-            type_ = register_type(e.dtype, e.lanes)
-            return self.b.select(mask_type(e.cond.lanes), cond, type_, self.value(e.a), self.value(e.b))
-        if uniform:
+        guarded = bool(traits & _GUARDED) and (self._guarded(e.a) or self._guarded(e.b))
+        if uniform and (guarded or traits & _CALLS):
             scalar = cond if e.cond.lanes == 1 else self.value(e.cond.a)  # type: ignore[attr-defined]
             return self._branch(scalar, e.a, e.b)
-        a = self._under(cond, e.cond.lanes, e.a)
-        inverse = self.b.binary("xor", mask_type(e.cond.lanes), cond, _ones(e.cond.lanes))
-        b = self._under(inverse, e.cond.lanes, e.b)
-        return self.b.select(mask_type(e.cond.lanes), cond, register_type(e.dtype, e.lanes), a, b)
+        mask, lanes = mask_type(e.cond.lanes), e.cond.lanes
+        if guarded:
+            a = self._under(cond, lanes, e.a)
+            b = self._under(self.b.binary("xor", mask, cond, _ones(lanes)), lanes, e.b)
+        elif traits & _CALLS:
+            a = self._if_any(cond, lanes, e.a)
+            b = self._if_any(self.b.binary("xor", mask, cond, _ones(lanes)), lanes, e.b)
+        else:
+            a, b = self.value(e.a), self.value(e.b)
+        return self.b.select(mask, cond, register_type(e.dtype, e.lanes), a, b)
+
+    def _if_any(self, cond: str, lanes: int, e: Expr) -> str:
+        """A value, skipped where no lane wants it and it costs calls of the math library."""
+        if not self._traits(e) & _CALLS:
+            return self.value(e)
+        return self._branch(self._mask_for(cond, lanes, 1), e, None)
 
     def _under(self, cond: str, lanes: int, e: Expr) -> str:
         """A value whose loads and failures happen only in the lanes where `cond` holds."""
@@ -199,19 +211,32 @@ class ExprEmitter(MemoryEmitter):
                 and isinstance(high.b, Const) and low.b.value == 0 < high.b.value:  # fmt: skip
             self.b.ranges[out] = (0, int(high.b.value) - 1)
 
+    def _traits(self, e: Expr) -> int:
+        """What an expression contains: things that may need guarding, calls of the math library."""
+        known = self._known_traits.get(e)
+        if known is None:
+            table = self._known_traits
+            for x in post_order(e):
+                if x not in table:
+                    own = _own_traits(x)
+                    for c in children(x):
+                        own |= table[c]
+                    table[x] = own
+            known = table[e]
+        return known
+
     def _guarded(self, e: Expr) -> bool:
         """Whether computing `e` where it is not asked for may read out of bounds or fail."""
         stack, seen = [e], set()
         while stack:
             x = stack.pop()
-            if x in seen:
+            if x in seen or not self._traits(x) & _GUARDED:
                 continue
             seen.add(x)
-            if isinstance(x, Load) and x.mask is None and not self.in_bounds(x.buffer, x.indices):
-                return True
-            if isinstance(x, Check):
-                return True
-            if isinstance(x, Binary) and x.a.dtype.is_int and x.op in _DIVISIONS and not isinstance(x.b, Const):
+            if isinstance(x, Load):
+                if x.mask is None and not self.in_bounds(x.buffer, x.indices):
+                    return True
+            elif _own_traits(x) & _GUARDED:
                 return True
             stack.extend(children(x))
         return False
@@ -243,6 +268,19 @@ class ExprEmitter(MemoryEmitter):
 
 def _ones(lanes: int) -> str:
     return "true" if lanes == 1 else "<" + ", ".join(["i1 true"] * lanes) + ">"
+
+
+_GUARDED, _CALLS = 1, 2
+
+
+def _own_traits(x: Expr) -> int:
+    if isinstance(x, (Load, Check)):
+        return _GUARDED
+    if isinstance(x, Binary):
+        if x.a.dtype.is_float:
+            return _CALLS if x.op in arith.CALLS else 0
+        return _GUARDED if x.op in _DIVISIONS and not isinstance(x.b, Const) else 0
+    return _CALLS if isinstance(x, Unary) and x.op in arith.CALLS and x.a.dtype.is_float else 0
 
 
 _DIVISIONS = ("floordiv", "floormod", "truncdiv", "truncmod")
