@@ -20,6 +20,11 @@ _PIPELINE: tuple[str, ...] = (
     "EliminateCommon",
     # after the merging: a scale that two convolutions share has two users and stays
     "FoldScaleAxis",
+    # after the scales are in the weights, as it packs these; before the cut, so that packed weights are prepared
+    "AlterOpLayout",
+    # again: new constants and merged work of the two passes above
+    "FoldConstant",
+    "EliminateCommon",
     # * after all rewriting, so that everything that depends on parameters only leaves the main graph; before fusion,
     # so that no group mixes the two parts
     "PrecomputePrune",

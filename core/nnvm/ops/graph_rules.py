@@ -5,7 +5,11 @@ The passes in graph/passes read these attributes and no op's name.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from nnvm.graph import op as registry
+from nnvm.graph.passes import layout_rules
 from nnvm.graph.passes.fold_scale_axis import Commutes, ScaleAxis
 
 __all__: list[str] = []
@@ -15,6 +19,18 @@ _EXPENSIVE = (
     "lgamma gelu silu elu softplus mish log_sigmoid power atan2 hypot floor_divide remainder trunc_divide fmod"
 )
 _ROW_MASTERS = "softmax log_softmax layer_norm rms_norm"
+#: Finite wherever their inputs are.
+_KEEPS_FINITE = (
+    "negative abs sign sin cos atan tanh erf erfc sigmoid relu floor ceil trunc round identity cast clip gelu silu elu "
+    "leaky_relu hardswish hardsigmoid softplus mish log_sigmoid add subtract multiply maximum minimum fmax fmin prelu "
+    "where equal not_equal less less_equal greater greater_equal logical_and logical_or logical_not"
+)
+_OTHER_ELEMENTWISE = "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal square divide power"
+
+
+def _permutation(attrs: Mapping[str, Any], rank: int) -> tuple[int, ...]:
+    axes = attrs["axes"]
+    return tuple(range(rank))[::-1] if axes is None else tuple(a % rank for a in axes)
 
 
 def _attach(names: str, attribute: str, value: object) -> None:
@@ -34,3 +50,21 @@ _attach("conv1d_transpose conv2d_transpose conv3d_transpose", "scale_axis", Scal
 _attach("dense", "scale_axis", ScaleAxis(-1, 0, 1, plain=("kernel_layout", "units")))
 _attach("relu leaky_relu max_pool1d max_pool2d max_pool3d", "scale_axis", Commutes(positive=True))
 _attach("avg_pool1d avg_pool2d avg_pool3d", "scale_axis", Commutes(positive=False))
+
+_attach("transpose", "permutation", _permutation)
+_attach("conv1d conv2d conv3d", "layout_rule", layout_rules.Convolution())
+_attach("conv1d_transpose conv2d_transpose conv3d_transpose", "layout_rule", layout_rules.Convolution(transposed=True))
+_attach("dense", "layout_rule", layout_rules.dense)
+_attach(_KEEPS_FINITE, "layout_rule", layout_rules.Elementwise(keeps_finite=True))
+_attach(_OTHER_ELEMENTWISE, "layout_rule", layout_rules.Elementwise())
+for _kind in ("max_pool{}d", "avg_pool{}d", "max_pool{}d_with_indices", "adaptive_avg_pool{}d", "adaptive_max_pool{}d",
+              "global_avg_pool{}d", "global_max_pool{}d"):  # fmt: skip
+    for _rank in (1, 2, 3):
+        _attach(_kind.format(_rank), "layout_rule", layout_rules.on_layout)
+_attach("resize", "layout_rule", layout_rules.on_layout)
+_attach("sum mean max min", "layout_rule", layout_rules.reduction)
+_attach("concatenate", "layout_rule", layout_rules.concatenate)
+_attach("pad", "layout_rule", layout_rules.pad)
+_attach("slice", "layout_rule", layout_rules.slice_axes)
+_attach("reshape flatten squeeze", "layout_rule", layout_rules.reshape)
+_attach("transpose", "layout_rule", layout_rules.transpose)

@@ -1,6 +1,7 @@
 """The graph passes. Importing this package registers them; `compiler/pipeline.py` says in which order they run."""
 
 from nnvm.graph.passes import (
+    alter_op_layout,
     eliminate_common,
     eliminate_dead,
     finish_prepare,
@@ -14,6 +15,6 @@ from nnvm.graph.passes import (
 )
 
 __all__ = [
-    "eliminate_common", "eliminate_dead", "finish_prepare", "fold_constant", "fold_scale_axis", "graph_fuse",
-    "infer_type", "plan_memory", "precompute_prune", "simplify_inference",
+    "alter_op_layout", "eliminate_common", "eliminate_dead", "finish_prepare", "fold_constant", "fold_scale_axis",
+    "graph_fuse", "infer_type", "plan_memory", "precompute_prune", "simplify_inference",
 ]  # fmt: skip
