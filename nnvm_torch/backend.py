@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch._dynamo
 from torch import fx
+from torch.utils._python_dispatch import _disable_current_modes
 
 from nnvm import config
 from nnvm.compiler.build import compile_graph
@@ -79,7 +80,7 @@ def compile_fx(
     `static`: positions of weights among the arguments; None: what AOTAutograd says of an inference graph.
     A fault inside the compiler is one warning, and the graph runs in ATen; with NNVM_DEBUG=1 it is raised.
     """
-    with compile_lock:
+    with compile_lock, _disable_current_modes():
         if static is None:
             static = _static_inputs() if kind == "inference" else frozenset()
         start = time.perf_counter()

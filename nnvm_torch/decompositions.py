@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -31,6 +31,12 @@ _FORCED = tuple(
 )  # fmt: skip
 
 
+#: A recurrent layer of more steps is left to ATen's own kernel.
+MAX_STEPS = 128
+#: oneDNN's number for an LSTM.
+_LSTM = 2
+
+
 @lru_cache(maxsize=1)
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """The table for AOTAutograd: core ATen's, without what we convert whole."""
@@ -41,7 +47,31 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     for target in (*TABLE, *_overloads(_WHOLE)):
         if target not in apart:
             table.pop(target, None)
+    for target in _overloads(("mkldnn_rnn_layer.default",)):
+        table[target] = _lstm_layer
     return table
+
+
+def _lstm_layer(
+    x: torch.Tensor, w_ih: torch.Tensor, w_hh: torch.Tensor, b_ih: torch.Tensor, b_hh: torch.Tensor, hx: torch.Tensor,
+    cx: torch.Tensor, reverse: bool, batch_sizes: Sequence[int], mode: int, hidden: int, layers: int, has_biases: bool,
+    bidirectional: bool, batch_first: bool, train: bool,
+) -> Any:  # fmt: skip
+    """One LSTM layer, step by step: x [T, N, I] -> outputs [T, N, H], last hidden and cell state [1, N, H]."""
+    steps = x.shape[0]
+    if mode != _LSTM or layers != 1 or bidirectional or batch_sizes or not isinstance(steps, int) or steps > MAX_STEPS:
+        return NotImplemented
+    bias = b_ih + b_hh if has_biases else None
+    gates = torch.nn.functional.linear(x, w_ih, bias).unbind(0)
+    h, c = hx.squeeze(0), cx.squeeze(0)
+    outputs: list[torch.Tensor] = []
+    for gate in reversed(gates) if reverse else gates:
+        i, f, g, o = torch.chunk(gate + torch.mm(h, w_hh.t()), 4, 1)
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        h = torch.sigmoid(o) * torch.tanh(c)
+        outputs.append(h)
+    y = torch.stack(outputs[::-1] if reverse else outputs)
+    return y, h.unsqueeze(0), c.unsqueeze(0), x.new_empty(0)
 
 
 @contextlib.contextmanager

@@ -312,19 +312,20 @@ class _Importer:
 
         args = tuple(template(a) for a in node.args)
         kwargs = {k: template(a) for k, a in node.kwargs.items()}
-        results = _flat(node.meta.get("val"))
-        types = [type_of(t) for t in results]
+        val = node.meta.get("val")
+        used = _used_leaves(node)
+        keep = tuple(i for i, v in enumerate(_leaves(val)) if isinstance(v, torch.Tensor) and used(i))
+        types = [type_of(_leaves(val)[i]) for i in keep]
         if effect:
             types.append(TOKEN)
             if self.token is not None:
                 tensors.append(self.token)
-        call = AtenCall(cast("Callable[..., Any]", node.target), args, kwargs, len(results), effect)
+        call = AtenCall(cast("Callable[..., Any]", node.target), args, kwargs, keep, effect)
         made = apply("torch.effect" if effect else "torch.op", tensors, {"call": call, "types": tuple(types)},
                      source=self.source_of(node))  # fmt: skip
         if effect:
             self.token = made[len(types) - 1]
-        entries = iter(made.outputs)
-        return _rebuild(node.meta.get("val"), entries)
+        return _rebuild(val, iter(_spread(_leaves(val), keep, made.outputs)))
 
     def _is_param(self, entry: NodeEntry) -> bool:
         """Does the value depend on weights only?"""
@@ -408,11 +409,32 @@ def _flat(val: Any, keep_none: bool = False) -> list[Any]:
     return []
 
 
+def _leaves(val: Any) -> list[Any]:
+    return [t for v in val for t in _leaves(v)] if isinstance(val, (list, tuple)) else [val]
+
+
+def _spread(leaves: list[Any], keep: tuple[int, ...], entries: tuple[NodeEntry, ...]) -> list[NodeEntry | None]:
+    """For each leaf its entry, None where there is none."""
+    of = dict(zip(keep, entries))
+    return [of.get(i) for i in range(len(leaves))]
+
+
+def _used_leaves(node: fx.Node) -> Callable[[int], bool]:
+    """Is the leaf of that number of a call's results used? All are where they are nested or used as a whole."""
+    val = node.meta.get("val")
+    if not isinstance(val, (list, tuple)) or any(isinstance(v, (list, tuple)) for v in val):
+        return lambda i: True
+    used = _used(node, len(val))
+    return lambda i: used[i]
+
+
 def _rebuild(val: Any, entries: Any) -> Any:
-    if isinstance(val, torch.Tensor):
-        return next(entries)
+    """The shape of `val` with entries for its leaves."""
     if isinstance(val, (list, tuple)):
         return tuple(_rebuild(v, entries) for v in val)
+    entry = next(entries)
+    if isinstance(val, torch.Tensor):
+        return entry
     if isinstance(val, torch.SymInt):
         return dim_of(val)
     if isinstance(val, (torch.SymFloat, torch.SymBool)):

@@ -47,23 +47,22 @@ class AtenCall:
     Attributes:
         target: what is called.
         args, kwargs: its arguments, with `Slot` and `Size` in place of tensors and sizes.
-        tensors: number of tensors among its results, in order.
+        keep: which of its results, counted flat, are wanted tensors.
         effect: it has an effect or draws random numbers; its last input and output are tokens.
     """
 
     target: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-    tensors: int
+    keep: tuple[int, ...]
     effect: bool
 
     def __call__(self, env: Mapping[str, int], *tensors: torch.Tensor) -> list[torch.Tensor]:
-        """The tensors among the results, none of which shares memory with an argument."""
+        """The wanted results, none of which shares memory with an argument."""
         args = [_fill(a, tensors, env) for a in self.args]
         kwargs = {k: _fill(a, tensors, env) for k, a in self.kwargs.items()}
-        results = _tensors_of(self.target(*args, **kwargs))
-        if len(results) != self.tensors:
-            raise RuntimeError(f"{self.target} gave {len(results)} tensors, {self.tensors} were expected")
+        flat = _flat(self.target(*args, **kwargs))
+        results = [flat[i] for i in self.keep]
         storages = {t.untyped_storage()._cdata for t in tensors if t.layout == torch.strided}
         out = [_own(r, storages) for r in results]
         if self.effect:
@@ -118,12 +117,11 @@ def _laid_out(tensor: torch.Tensor, strides: Sequence[Dim], env: Mapping[str, in
     return torch.empty_strided(tensor.shape, want, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
-def _tensors_of(result: Any) -> list[torch.Tensor]:
-    if isinstance(result, torch.Tensor):
-        return [result]
+def _flat(result: Any) -> list[Any]:
+    """The leaves of nested tuples and lists."""
     if isinstance(result, (tuple, list)):
-        return [t for r in result for t in _tensors_of(r)]
-    return []
+        return [t for r in result for t in _flat(r)]
+    return [result]
 
 
 def _own(result: torch.Tensor, storages: set[int]) -> torch.Tensor:

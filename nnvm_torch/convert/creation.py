@@ -64,9 +64,7 @@ def known_value(c: Context, target: Any) -> NodeEntry | None:
     flat = torch.utils._pytree.tree_leaves((c.args, c.kwargs))
     if any(isinstance(a, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)) for a in flat):
         return None
-    with torch.utils._python_dispatch._disable_current_modes():
-        value = target(*c.args, **c.kwargs)
-    return c.const_tensor(numpy_of(value), c.dtype)
+    return c.const_tensor(numpy_of(target(*c.args, **c.kwargs)), c.dtype)
 
 
 @converts("arange.start_step", "arange.start", "arange.default")
