@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from nnvm.dim import Dim
 from nnvm.schedules.cpu.access import Inliner, Source
+from nnvm.schedules.cpu.attention import attention, match_attention
 from nnvm.schedules.cpu.injective import Write, elementwise
 from nnvm.schedules.cpu.kernel import Strides, flat_kernel, row_major, span
 from nnvm.schedules.cpu.loops import Axis
@@ -28,6 +29,9 @@ def lower_tensors(
     def write(sources: dict[Tensor, Source], space: Space) -> Stmt:
         if not any(isinstance(t.body, Reduce) for t in topological(outputs)):
             return injective_nests(outputs, sources, space, target)
+        found = match_attention(outputs)
+        if found is not None:
+            return attention(found, sources, space, target)
         return staged(outputs, sources, space, target)
 
     return flat_kernel(inputs, outputs, name, strides, write)

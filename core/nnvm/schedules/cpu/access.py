@@ -22,13 +22,14 @@ __all__ = ["At", "Held", "Index", "Inliner", "Source", "affines", "children", "p
 
 @dataclass(eq=False, frozen=True)
 class Source:
-    """A tensor in memory: a flat buffer and the elements between neighbours along each axis."""
+    """A tensor in memory: a flat buffer, the elements between neighbours along each axis, and where element 0 lies."""
 
     buffer: Buffer
     strides: tuple[Dim, ...]
+    origin: Affine = field(default_factory=lambda: affine(0))
 
     def address(self, indices: Sequence[Affine]) -> Affine:
-        total = affine(0)
+        total = self.origin
         for index, stride in zip(indices, self.strides, strict=True):
             total = total + index * stride
         return recombine(total)

@@ -24,7 +24,7 @@ __all__ = ["across"]
 #: Rows that one accumulator sums up before it is added to the total.
 CHUNK = 64
 #: Row loops up to this many iterations are written out.
-UNROLL_ROWS = 9
+UNROLL_ROWS = 8
 
 
 def across(program: RowProgram, vector: Axis, space: Space, target: Target) -> Stmt:
@@ -207,10 +207,8 @@ class _Block:
         p = p.rewrite(self.space, env, {})
         total = numel(tuple(a.extent for a in loops))
         sums = [a for a in accumulators if a.is_float_sum]
-        if isinstance(total, int) and total <= UNROLL_ROWS:
-            return seq([*starts, _nested(loops, self._step(p, accumulators, {}), "unrolled")])
         if not sums or (isinstance(total, int) and total <= 2 * CHUNK):
-            return seq([*starts, _nested(loops, self._step(p, accumulators, {}))])
+            return seq([*starts, _rows(loops, self._step(p, accumulators, {}))])
         totals = {a: a.like(self.slots, f"{a.name}_total") for a in sums}
         body = self._chunked(loops, p, accumulators, totals)
         ends = [seq([a.start(), a.take(t)]) for a, t in totals.items()]
@@ -265,7 +263,16 @@ class _Block:
         return _nested(loops[:-1], seq(out))
 
 
-def _nested(axes: list[Axis], body: Stmt, kind: str = "serial") -> Stmt:
+def _rows(axes: list[Axis], body: Stmt) -> Stmt:
+    """Row loops, the inner ones written out where that is little code."""
+    count: Dim = 1
     for axis in reversed(axes):
-        body = loop(axis, body, kind)
+        count = count * axis.extent
+        body = loop(axis, body, "unrolled" if isinstance(count, int) and count <= UNROLL_ROWS else "serial")
+    return body
+
+
+def _nested(axes: list[Axis], body: Stmt) -> Stmt:
+    for axis in reversed(axes):
+        body = loop(axis, body)
     return body

@@ -24,10 +24,10 @@ __all__ = ["along", "dtypes_of", "hold", "order_row"]
 CHUNK = 4096
 
 
-def along(program: RowProgram, space: Space, target: Target) -> Stmt:
-    """One row after the other."""
+def along(program: RowProgram, space: Space, target: Target, parallel: bool = True) -> Stmt:
+    """One row after the other; `parallel` where no loop is around."""
     cost = sum(expense(*p.roots) for p in program.passes)
-    work = program.kept_numel * program.row_numel * max(cost // 4, 1)
+    work = program.kept_numel * program.row_numel * max(cost // 4, 1) if parallel else 0
     kept, env, kind = parallel_loops(program.kept, work, space)
     memo: dict[int, Expr] = {}
     passes = [p.rewrite(space, env, memo) for p in program.passes] if env else program.passes

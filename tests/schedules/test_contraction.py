@@ -1,0 +1,242 @@
+"""One schedule for matrix products and convolutions: right for every shape, layout and target, in registers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nnvm import te
+from nnvm.dim import evaluate, symbol
+from nnvm.dtype import F16, F32
+from nnvm.schedules.cpu.contraction import contraction, match, tile_rows
+from nnvm.target import Target
+from nnvm.te.expr import cast, maximum, select
+from nnvm.te.tensor import Tensor, compute, placeholder, reduce_axis
+from nnvm.tir.interpreter import run
+from nnvm.tir.stmt import Allocate, For, PrimFunc
+from nnvm.tir.verify import verify
+from nnvm.tir.visitor import stmts
+
+TARGETS = ["x86-64", "haswell", "skylake-avx512"]
+RNG = np.random.default_rng(0)
+
+
+def target(cpu: str = "haswell") -> Target:
+    return Target.parse(f"llvm -mcpu={cpu} -mtriple=x86_64-unknown-linux-gnu")
+
+
+def whole(*shape: int) -> np.ndarray:
+    """Small integers: sums are exact in any order."""
+    return RNG.integers(-3, 4, shape).astype(np.float32)
+
+
+def execute(inputs, outputs, arrays, cpu="haswell", strides=None, **sizes) -> list[np.ndarray]:
+    func = contraction(inputs, outputs, target(cpu), "f", strides or {})
+    assert func is not None
+    verify(func)
+    outs = [np.full([evaluate(d, sizes) for d in t.shape], np.nan, t.dtype.numpy) for t in outputs]
+    run(func, [*arrays, *outs], sizes)
+    return outs
+
+
+def lowered(inputs, outputs, cpu="haswell") -> PrimFunc:
+    func = contraction(inputs, outputs, target(cpu), "f", {})
+    assert func is not None
+    return func
+
+
+def dense(m, k, n, block=None, epilogue=True) -> tuple[list[Tensor], Tensor]:
+    """x [m, k], w [n/block, k, block] (or [n, k]), bias [n], residual [m, n]."""
+    x, r = placeholder((m, k), F32, "x"), reduce_axis(k, "r")
+    bias, residual = placeholder((n,), F32, "bias"), placeholder((m, n), F32, "residual")
+    if block is None:
+        w = placeholder((n, k), F32, "w")
+        y = compute((m, n), lambda i, j: te.sum(x[i, r] * w[j, r], [r]), "y")
+    else:
+        blocks = -(-n // block)
+        w = placeholder((blocks, k, block), F32, "w")
+        d = compute((m, blocks, block), lambda i, jo, ji: te.sum(x[i, r] * w[jo, r, ji], [r]), "d")
+        y = compute((m, n), lambda i, j: d[i, j // block, j % block], "y")
+    if not epilogue:
+        return [x, w], y
+    o = compute((m, n), lambda i, j: maximum(y[i, j] + bias[j] + residual[i, j], 0.0), "o")
+    return [x, w, bias, residual], o
+
+
+@pytest.mark.parametrize("cpu", TARGETS)
+@pytest.mark.parametrize("block", [16, 32, None])
+@pytest.mark.parametrize("m,k,n", [(1, 9, 32), (13, 5, 64), (28, 16, 96), (7, 33, 40)])
+def test_dense_with_epilogue(cpu, block, m, k, n):
+    inputs, o = dense(m, k, n, block)
+    x, w, bias, residual = whole(m, k), whole(n, k), whole(n), whole(m, n)
+    packed = w if block is None else pack(w, block)
+    (out,) = execute(inputs, [o], [x, packed, bias, residual], cpu)
+    np.testing.assert_array_equal(out, np.maximum(x @ w.T + bias + residual, 0))
+
+
+def pack(w: np.ndarray, block: int) -> np.ndarray:
+    n, k = w.shape
+    w = np.pad(w, [(0, -n % block), (0, 0)])
+    return np.ascontiguousarray(w.reshape(-1, block, k).transpose(0, 2, 1))
+
+
+@pytest.mark.parametrize("m", [1, 5, 6, 14, 31])
+def test_dense_of_symbolic_rows(m):
+    size = symbol("m")
+    inputs, o = dense(size, 8, 48, 16)
+    x, w, bias, residual = whole(m, 8), whole(48, 8), whole(48), whole(m, 48)
+    (out,) = execute(inputs, [o], [x, pack(w, 16), bias, residual], m=m)
+    np.testing.assert_array_equal(out, np.maximum(x @ w.T + bias + residual, 0))
+
+
+def test_the_accumulators_are_a_register_tile():
+    inputs, o = dense(60, 64, 64, 16)
+    func = lowered(inputs, [o])
+    local = [s.buffer for s in stmts(func.body) if isinstance(s, Allocate)]
+    assert {b.scope for b in local} == {"local"} and local[0].shape == (6, 1, 16)
+    assert [s.kind for s in stmts(func.body) if isinstance(s, For)][0] == "parallel"
+
+
+@pytest.mark.parametrize("registers,vectors,most", [(16, 2, 6), (16, 3, 4), (32, 2, 14)])
+def test_rows_of_a_tile_leave_registers_for_the_operands(registers, vectors, most):
+    assert tile_rows(1000 * most, vectors, registers)[0] == most
+
+
+def test_rows_of_a_tile_divide_a_narrow_image():
+    assert tile_rows(7, 1, 16)[0] == 7
+    assert tile_rows(28, 2, 32)[0] == 14
+
+
+@pytest.mark.parametrize("layout", ["plain", "transposed"])
+@pytest.mark.parametrize("b,m,k,n", [(2, 7, 9, 24), (3, 1, 4, 8), (1, 12, 8, 17)])
+def test_batched_matmul(layout, b, m, k, n):
+    x, r = placeholder((b, m, k), F32, "x"), reduce_axis(k, "r")
+    if layout == "plain":
+        w = placeholder((b, k, n), F32, "w")
+        y = compute((b, m, n), lambda h, i, j: te.sum(x[h, i, r] * w[h, r, j], [r]), "y")
+        wv = whole(b, k, n)
+    else:
+        w = placeholder((b, n, k), F32, "w")
+        y = compute((b, m, n), lambda h, i, j: te.sum(x[h, i, r] * w[h, j, r], [r]), "y")
+        wv = whole(b, n, k)
+    xv = whole(b, m, k)
+    want = xv @ (wv if layout == "plain" else wv.transpose(0, 2, 1))
+    np.testing.assert_array_equal(execute([x, w], [y], [xv, wv])[0], want)
+
+
+def windows(x: np.ndarray, w: np.ndarray, stride: int, pad: int, groups: int = 1) -> np.ndarray:
+    """Reference convolution, NCHW and OIHW."""
+    x = np.pad(x, [(0, 0), (0, 0), (pad, pad), (pad, pad)])
+    kh, kw = w.shape[2:]
+    view = np.lib.stride_tricks.sliding_window_view(x, (kh, kw), axis=(2, 3))[:, :, ::stride, ::stride]
+    parts = np.split(view, groups, axis=1), np.split(w, groups, axis=0)
+    return np.concatenate([np.einsum("nchwij,ocij->nohw", a, b) for a, b in zip(*parts)], axis=1)
+
+
+def blocked(x: np.ndarray, block: int) -> np.ndarray:
+    n, c, h, w = x.shape
+    return np.ascontiguousarray(x.reshape(n, c // block, block, h, w).transpose(0, 1, 3, 4, 2))
+
+
+@pytest.mark.parametrize("cpu", TARGETS)
+@pytest.mark.parametrize("size,kernel,stride,pad", [(9, 3, 1, 1), (8, 3, 2, 1), (7, 1, 1, 0), (6, 5, 1, 2)])
+def test_blocked_convolution_with_padding(cpu, size, kernel, stride, pad):
+    p, ci, co, n = target(cpu).lanes(), 2, 3, 2
+    out_size = (size + 2 * pad - kernel) // stride + 1
+    x = placeholder((n, ci, size, size, p), F32, "x")
+    w = placeholder((co, ci, kernel, kernel, p, p), F32, "w")
+    bias = placeholder((co, p), F32, "bias")
+    padded = x
+    if pad:
+        inside = lambda i: (i >= pad) & (i < size + pad)  # noqa: E731
+        padded = compute(
+            (n, ci, size + 2 * pad, size + 2 * pad, p),
+            lambda b, c, h, v, l: select(inside(h) & inside(v), x[b, c, h - pad, v - pad, l], 0.0),
+            "padded",
+        )
+    axes = [reduce_axis(d, a) for d, a in ((ci, "c"), (kernel, "kh"), (kernel, "kw"), (p, "cb"))]
+    c, kh, kw, cb = (a.var for a in axes)
+    y = compute(
+        (n, co, out_size, out_size, p),
+        lambda b, o, h, v, l: te.sum(
+            padded[b, c, h * stride + kh, v * stride + kw, cb] * w[o, c, kh, kw, cb, l], axes
+        ),
+        "y",
+    )  # fmt: skip
+    o = compute(y.shape, lambda b, k, h, v, l: maximum(y[b, k, h, v, l] + bias[k, l], 0.0), "o")
+    xv, wv, bv = whole(n, ci * p, size, size), whole(co * p, ci * p, kernel, kernel), whole(co * p)
+    packed = np.ascontiguousarray(wv.reshape(co, p, ci, p, kernel, kernel).transpose(0, 2, 4, 5, 3, 1))
+    (out,) = execute([x, w, bias], [o], [blocked(xv, p), packed, bv.reshape(co, p)], cpu)
+    want = np.maximum(windows(xv, wv, stride, pad) + bv[:, None, None], 0)
+    np.testing.assert_array_equal(out, blocked(want, p))
+
+
+def test_plain_convolution_runs_its_pixels_as_vectors():
+    x, w = placeholder((1, 3, 9, 19), F32, "x"), placeholder((5, 3, 3, 3), F32, "w")
+    axes = [reduce_axis(3, "c"), reduce_axis(3, "kh"), reduce_axis(3, "kw")]
+    c, kh, kw = (a.var for a in axes)
+    y = compute((1, 5, 7, 17), lambda b, o, h, v: te.sum(x[b, c, h + kh, v + kw] * w[o, c, kh, kw], axes), "y")
+    found = match([x, w], [y], {})
+    assert found is not None and found.vector is y.axes[3] and found.w.tensor is x
+    xv, wv = whole(1, 3, 9, 19), whole(5, 3, 3, 3)
+    np.testing.assert_array_equal(execute([x, w], [y], [xv, wv])[0], windows(xv, wv, 1, 0))
+
+
+def test_grouped_convolution():
+    x, w = placeholder((1, 4, 6, 6, 8), F32, "x"), placeholder((4, 2, 3, 3, 8, 8), F32, "w")
+    axes = [reduce_axis(2, "c"), reduce_axis(3, "kh"), reduce_axis(3, "kw"), reduce_axis(8, "cb")]
+    c, kh, kw, cb = (a.var for a in axes)
+    y = compute(
+        (1, 4, 4, 4, 8),
+        lambda b, o, h, v, l: te.sum(x[b, o // 2 * 2 + c, h + kh, v + kw, cb] * w[o, c, kh, kw, cb, l], axes),
+        "y",
+    )
+    xv, wv = whole(1, 32, 6, 6), whole(32, 16, 3, 3)
+    packed = np.ascontiguousarray(wv.reshape(4, 8, 2, 8, 3, 3).transpose(0, 2, 4, 5, 3, 1))
+    (out,) = execute([x, w], [y], [blocked(xv, 8), packed])
+    np.testing.assert_array_equal(out, blocked(windows(xv, wv, 1, 0, groups=2), 8))
+
+
+def test_half_precision_is_summed_in_float32_and_rounded_once():
+    x, w, r = placeholder((5, 40), F16, "x"), placeholder((40, 16), F16, "w"), reduce_axis(40, "r")
+    y = compute((5, 16), lambda i, j: te.sum(cast(x[i, r], F32) * cast(w[r, j], F32), [r]), "y")
+    o = compute((5, 16), lambda i, j: cast(y[i, j], F16), "o")
+    a, b = RNG.standard_normal((5, 40)).astype(np.float16), RNG.standard_normal((40, 16)).astype(np.float16)
+    (out,) = execute([x, w], [o], [a, b])
+    np.testing.assert_allclose(out, a.astype(np.float32) @ b.astype(np.float32), rtol=2e-3, atol=1e-3)
+
+
+def test_an_activation_and_what_it_is_made_from_are_both_outputs():
+    inputs, o = dense(9, 6, 32, 16)
+    y = compute((9, 32), lambda i, j: o[i, j] * 2.0, "twice")
+    x, w, bias, residual = whole(9, 6), whole(32, 6), whole(32), whole(9, 32)
+    first, second = execute(inputs, [o, y], [x, pack(w, 16), bias, residual])
+    want = np.maximum(x @ w.T + bias + residual, 0)
+    np.testing.assert_array_equal(first, want)
+    np.testing.assert_array_equal(second, want * 2)
+
+
+def test_the_product_itself_is_an_output_too():
+    inputs, y = dense(9, 6, 32, None, epilogue=False)
+    o = compute((9, 32), lambda i, j: y[i, j] + 1.0, "o")
+    x, w = whole(9, 6), whole(32, 6)
+    first, second = execute(inputs, [y, o], [x, w])
+    np.testing.assert_array_equal(first, x @ w.T)
+    np.testing.assert_array_equal(second, x @ w.T + 1)
+
+
+class TestNotAContraction:
+    def test_two_reductions(self):
+        inputs, y = dense(4, 5, 16, None, epilogue=False)
+        q = reduce_axis(16, "q")
+        total = compute((4,), lambda i: te.sum(y[i, q], [q]), "total")
+        assert match(inputs, [total], {}) is None
+
+    def test_a_sum_of_one_tensor(self):
+        x, r = placeholder((4, 5), F32, "x"), reduce_axis(5, "r")
+        assert match([x], [compute((4,), lambda i: te.sum(x[i, r], [r]), "y")], {}) is None
+
+    def test_an_epilogue_that_reads_neighbours(self):
+        inputs, y = dense(4, 5, 17, None, epilogue=False)
+        o = compute((4, 16), lambda i, j: y[i, j] + y[i, j + 1], "o")
+        assert match(inputs, [o], {}) is None
