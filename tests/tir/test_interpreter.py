@@ -174,17 +174,26 @@ def test_strided_arrays() -> None:
 
 
 @pytest.mark.parametrize("t", [F16, BF16])
-def test_half_types_are_computed_wide_and_rounded_when_stored(t: DType) -> None:
+def test_half_types_are_computed_wide_and_rounded_after_each_operation(t: DType) -> None:
+    def narrow(x: Any) -> Any:
+        with np.errstate(over="ignore"):
+            return f32_to_bf16(x) if t == BF16 else x.astype(np.float16)
+
+    def wide(x: Any) -> Any:
+        return bf16_to_f32(x) if t == BF16 else x.astype(np.float32)
+
     b = Buffer("b", (4,), t)
-    x = np.array([1.0, 1.001, -3.14159, 65000.0], np.float32)
-    bits = f32_to_bf16(x) if t == BF16 else x.astype(np.float16)
-    body = Store(b, (Ramp(ZERO, 1, 4),), Load(b, (Ramp(ZERO, 1, 4),)) * 1.5 - 1.0)
-    wide = (bf16_to_f32(bits) if t == BF16 else bits.astype(np.float32)) * np.float32(1.5) - np.float32(1)
-    with np.errstate(over="ignore"):
-        expected = f32_to_bf16(wide) if t == BF16 else wide.astype(np.float16)
-    out = bits.copy()
-    run(kernel([b], body), [out])
-    np.testing.assert_array_equal(out, expected)
+    bits = narrow(np.array([1.0, 1.001, -3.14159, 65000.0], np.float32))
+    x = Load(b, (Ramp(ZERO, 1, 4),))
+    once = wide(bits) * np.float32(1.5)
+    through_float32 = Cast(Binary("sub", Cast(x, F32) * 1.5, Broadcast(const(1.0, F32), 4)), t)
+    for value, expected in (
+        (x * 1.5 - 1.0, wide(narrow(once)) - np.float32(1)),
+        (through_float32, once - np.float32(1)),
+    ):
+        out = bits.copy()
+        run(kernel([b], Store(b, (Ramp(ZERO, 1, 4),), value)), [out])
+        np.testing.assert_array_equal(out, narrow(expected))
 
 
 def test_casts() -> None:

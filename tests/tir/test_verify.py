@@ -32,7 +32,7 @@ from nnvm.tir.stmt import Allocate, Assert, For, If, Let, PrimFunc, Seq, Stmt, S
 from nnvm.tir.verify import VerifyError, problems, verify
 
 A, B = Buffer("a", (8,), F32), Buffer("b", (8,), F32)
-I, J, ZERO, ONE = Var("i"), Var("j"), const(0), const(1.0, F32)
+I, J, ZERO, ONE = Var("i"), Var("j"), const(0), const(1.0, F32)  # noqa: E741
 LANE = Ramp(ZERO, 1, 8)
 N = symbol("n")
 

@@ -6,7 +6,8 @@ Vectors are numpy arrays of their lanes; every loop runs serially, whatever its 
 - Memory is read only where it must be: a Load inside a Select only in the lanes that take that branch, a masked Load
   only where its mask holds. Reading or writing outside a buffer is an IndexError: the program is wrong.
 - Lanes that a Store's mask drops cannot fail a Check or divide by zero, but their Loads do need masks of their own.
-- Half types are held as float32 between operations and rounded at a Cast to them and when stored.
+- An operation on half types is computed in float32 and its result rounded to the type; an expansion that should not
+  round in between casts to float32 first.
 - Fresh memory holds NaN, or 0x5A bytes, so that reading it before writing shows.
 """
 
@@ -155,6 +156,8 @@ class _Interpreter:
             if e in known:
                 return known[e]
         value = _EXPRESSIONS[type(e)](self, e)
+        if e.dtype.is_half and isinstance(e, (Unary, Binary, Fma, VectorReduce)):
+            value = numeric.cast(value, None, e.dtype)
         self._known[-1][e] = value
         return value
 
@@ -191,7 +194,7 @@ class _Interpreter:
         if cond.all() or not cond.any():
             return self.expr(e.a if cond.any() else e.b)
         a, b = self._in_lanes(e.a, cond), self._in_lanes(e.b, ~cond)
-        return np.where(cond, a, b).astype(numeric.value_type(e.dtype), copy=False)
+        return np.asarray(np.where(cond, a, b), numeric.value_type(e.dtype))
 
     def _in_lanes(self, e: Expr, lanes: Value) -> Value:
         """The value of a Select's branch, which reads memory only in `lanes`."""

@@ -1,8 +1,8 @@
 """The operators of the Tensor IR on numpy values: what each means, to the bit where that is possible.
 
 A scalar integer is a Python int, a scalar bool a Python bool; everything else is a numpy value of the dtype's numpy
-type, except that the half types are held as float32. Transcendental functions of float32 are computed in float64 and
-rounded, so they are references that a code generator may differ from by its documented error (2 ulp).
+type, except that the half types are held as float32 (whoever computes with them rounds). Transcendental functions of
+float32 are computed in float64 and rounded, so a code generator may differ by its documented error (2 ulp).
 """
 
 from __future__ import annotations

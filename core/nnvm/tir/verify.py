@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from nnvm.dim import Dim, is_static, symbols
+from nnvm.dtype import BOOL
 from nnvm.te.expr import (
     ARITHMETIC,
     BITWISE,
-    BOOL,
     COMPARISONS,
     INDEX,
     LOGICAL,

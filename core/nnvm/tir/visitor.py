@@ -9,7 +9,7 @@ Rebuilding folds integer constants (`nnvm.te.expr.binary`), so substituting a lo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar, Union
+from typing import Any, TypeVar
 from typing import cast as as_type
 
 from nnvm.te.expr import (
@@ -37,7 +37,7 @@ from nnvm.tir.stmt import Allocate, Assert, For, If, Let, Seq, Stmt, Store, seq
 __all__ = ["ExprMutator", "ExprVisitor", "StmtMutator", "StmtVisitor", "children", "free_vars", "loads", "map_exprs",
            "post_order", "rebuild", "roots", "stmts", "substitute"]  # fmt: skip
 
-Node = Union[Expr, Stmt]
+Node = Expr | Stmt
 T = TypeVar("T", Expr, Stmt)
 
 
@@ -358,7 +358,7 @@ class _MapExprs(StmtMutator):
 class _Substitute(StmtMutator):
     def __init__(self, env: Mapping[Var, Expr], buffers: Mapping[Buffer, Buffer]) -> None:
         super().__init__()
-        self._memo.update(env)
+        self._memo = dict(env.items())
         self._env, self._buffers = env, buffers
 
     def expr(self, e: Expr) -> Expr:
