@@ -66,8 +66,8 @@ def values(t: DType) -> np.ndarray:
     if t.is_bool:
         return np.array([False, True])
     if t.is_float:
-        numbers = [0.0, -0.0, 1.0, -1.0, 0.5, 2.5, -3.5, 7.0, 0.1, -0.3, 10.0, 88.0, -104.0, 1e-3, 1e-42, -1e-7, 65504.0,
-                   1e30, -1e38, np.inf, -np.inf, np.nan]  # fmt: skip
+        numbers = [0.0, -0.0, 1.0, -1.0, 0.5, 2.5, -3.5, 7.0, 0.1, -0.3, 10.0, 88.0, -104.0, 1e-3, 1e-42, -1e-7,
+                   65504.0, 1e30, -1e38, np.inf, -np.inf, np.nan]  # fmt: skip
         with np.errstate(over="ignore"):
             single = np.array(numbers, np.float64 if t == F64 else np.float32)
             return f32_to_bf16(single) if t == BF16 else single.astype(t.numpy)

@@ -10,7 +10,7 @@ import textwrap
 import numpy as np
 import pytest
 
-from nnvm.dtype import F32, I32, I64
+from nnvm.dtype import BOOL, F32, I32, I64
 from nnvm.runtime import openmp
 from nnvm.runtime.llvm_jit import KernelError, compile_funcs
 from nnvm.te.expr import Binary, Broadcast, Buffer, Cast, Check, Load, Ramp, Var, const, load
@@ -49,13 +49,7 @@ def test_what_the_body_takes_from_outside() -> None:
     """Sizes, lets of several types, a branch and an array on the stack around a parallel loop."""
     x, y = Buffer("x", (4, 10), F32), Buffer("y", (4, 10), F32)
     table = Buffer("table", (4,), I64, scope="local")
-    o, i, t, flag, number = (
-        Var("o"),
-        Var("i"),
-        Var("t"),
-        Var("flag", Binary("lt", const(0), Var("n")).dtype),
-        Var("v", F32),
-    )
+    o, i, t, flag, number = Var("o"), Var("i"), Var("t"), Var("flag", BOOL), Var("v", F32)
     inner = For(i, Var("n"), Store(y, (o, i), load(x, (o, i)) * number + Cast(load(table, (o,)), F32)), "parallel")
     body = Allocate(table, Seq((
         For(t, const(4), Store(table, (t,), t * 100)),
@@ -139,7 +133,8 @@ from nnvm.runtime.llvm_jit import compile_funcs
 from nnvm.te.expr import Buffer, Var, const, load
 from nnvm.tir.stmt import For, PrimFunc, Store
 x, y, i = Buffer("x", (64,), F32), Buffer("y", (64,), F32), Var("i")
-kernel = compile_funcs([PrimFunc("k", (x, y), 1, (), For(i, const(64), Store(y, (i,), load(x, (i,)) + 1.0), "parallel"))])[0]
+loop = For(i, const(64), Store(y, (i,), load(x, (i,)) + 1.0), "parallel")
+kernel = compile_funcs([PrimFunc("k", (x, y), 1, (), loop)])[0]
 def check():
     out = np.zeros(64, np.float32)
     kernel(np.ones(64, np.float32), out, threads=openmp.max_threads())
@@ -147,29 +142,18 @@ def check():
 """
 
 
-def test_without_a_runtime_one_thread_and_later_all() -> None:
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_before_torch_after_it_and_in_a_forked_child() -> None:
+    """One thread without a runtime; all of them once torch brings one; one in a child, whose threads are gone."""
     out = isolated(
         _KERNEL
         + """
 check()
-print(openmp.max_threads(), openmp.describe())
+print(openmp.max_threads(), openmp.describe(), flush=True)
 import torch
 torch.set_num_threads(2)
 check()
-print(openmp.max_threads())
-"""
-    )
-    first, second = out.strip().splitlines()
-    assert first.startswith("1 one thread: no OpenMP runtime") and second == "2"
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_child_does_not_wait_for_threads_it_lacks() -> None:
-    out = isolated(
-        "import torch\ntorch.set_num_threads(2)\n"
-        + _KERNEL
-        + """
-check()
+print(openmp.max_threads(), flush=True)
 import os
 pid = os.fork()
 if pid == 0:
@@ -181,7 +165,8 @@ check()
 print(openmp.max_threads())
 """
     )
-    child, parent = out.strip().splitlines()
+    bare, with_torch, child, parent = out.strip().splitlines()
+    assert bare.startswith("1 one thread: no OpenMP runtime") and with_torch == "2"
     assert child.startswith("1 one thread: this process was forked") and parent == "2"
 
 

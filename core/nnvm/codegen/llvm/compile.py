@@ -50,14 +50,20 @@ def target_machine(target: Target) -> Any:
 def optimised(ir: str, target: Target) -> Any:
     """The optimised module, in a context of its own; RuntimeError quotes what LLVM found wrong with the text."""
     machine = target_machine(target)
-    context = llvm.create_context()
     try:
-        module = llvm.parse_assembly(_header(machine, target) + ir, context)
+        module = llvm.parse_assembly(_header(machine, target) + ir, _context())
         module.verify()
     except RuntimeError as error:
         raise RuntimeError(f"LLVM rejects the IR of a kernel: {error}\n{ir}") from None
     _run_passes(module, machine)
     return module
+
+
+def _context() -> Any:
+    """A context that knows `ptr`: llvmlite 0.44 (LLVM 15) must be asked for it."""
+    if llvm.llvm_version_info[0] < 17:
+        return llvm.context.ContextRef(llvm.ffi.lib.LLVMPY_ContextCreate(True))
+    return llvm.create_context()
 
 
 def _header(machine: Any, target: Target) -> str:
