@@ -15,7 +15,8 @@ from nnvm.testing.run_op import run_op
 
 #: (relative, absolute) tolerance by dtype: a few units in the last place of float32 and float64, one of half types.
 TOLERANCE = {
-    torch.float64: (1e-12, 1e-12), torch.float32: (2e-5, 2e-6), torch.float16: (2e-3, 1e-5), torch.bfloat16: (1.6e-2, 1e-5),
+    torch.float64: (1e-12, 1e-12), torch.float32: (2e-5, 2e-6), torch.float16: (2e-3, 1e-5),
+    torch.bfloat16: (1.6e-2, 1e-5),
 }  # fmt: skip
 
 

@@ -14,11 +14,13 @@ from nnvm.ops import (
     nn_pool,
     reduce,
     resize,
+    scan_sort,
+    scatter,
     transform,
 )
 from nnvm.ops import graph_rules as graph_rules  # last: it attaches facts to the ops above
 
 __all__ = [
     "attention", "broadcast", "create", "elemwise", "index", "layout_transform", "nn_conv", "nn_conv_transpose",
-    "nn_dense", "nn_norm", "nn_pool", "reduce", "resize", "transform",
+    "nn_dense", "nn_norm", "nn_pool", "reduce", "resize", "scan_sort", "scatter", "transform",
 ]  # fmt: skip

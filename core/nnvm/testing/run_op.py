@@ -55,7 +55,7 @@ def _interpret(node: Node, arrays: Sequence[Array], symbols: Mapping[str, int]) 
 def _call_native(node: Node, arrays: Sequence[Array], symbols: Mapping[str, int]) -> list[Array]:
     func, outputs = build_func(node), _outputs(node, symbols)
     (kernel,) = compile_funcs([func])
-    kernel(*map(np.ascontiguousarray, arrays), *outputs, symbols={s: symbols[s] for s in func.symbols})
+    kernel(*arrays, *outputs, symbols={s: symbols[s] for s in func.symbols})
     return outputs
 
 
