@@ -6,6 +6,8 @@ arithmetic where not; bfloat16 always with integer arithmetic, rounding to neare
 
 from __future__ import annotations
 
+from llvmlite.binding import llvm_version_info
+
 from nnvm.codegen.llvm.builder import Builder
 from nnvm.codegen.llvm.lltype import literal, mask_type, register_type, vector
 from nnvm.dtype import F32, I32, I64, DType
@@ -111,6 +113,9 @@ def to_half(b: Builder, target: Target, a: str, to: DType, lanes: int) -> str:
 
 
 def _has_f16(target: Target) -> bool:
+    """Whether `half` may be used: LLVM 15 crashes on vector operations that it narrows to it."""
+    if llvm_version_info[0] < 17:
+        return False
     return target.has("f16c") or target.has("avx512f") or target.triple.startswith("aarch64")
 
 
