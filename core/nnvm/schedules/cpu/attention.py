@@ -64,21 +64,23 @@ def match_attention(outputs: Sequence[Tensor]) -> Attention | None:
     reductions = [t for t in topological(outputs) if isinstance(t.body, Reduce)]
     if len(outputs) != 1 or len(reductions) != 4:
         return None
-    scores, weighted = reductions[0], reductions[3]
-    first, second = _factors(scores), _factors(weighted)
-    if first is None or second is None or len(scores.axes) < 2 or len(weighted.axes) != len(scores.axes):
+    products = [(t, f) for t in reductions if (f := _factors(t)) is not None]
+    if len(products) != 2:
+        return None
+    (scores, first), (weighted, second) = products
+    if len(scores.axes) < 2 or len(weighted.axes) != len(scores.axes):
         return None
     rows, keys = scores.axes[-2], scores.axes[-1]
     by_row = sorted(first, key=lambda f: not _uses(f, rows.var))
     by_exps = sorted(second, key=lambda f: _read(f).tensor.body is None)
     exps = _read(by_exps[0]).tensor
-    middle = {_reducer(t): t for t in reductions[1:3]}
+    middle = {_reducer(t): t for t in reductions if t not in (scores, weighted)}
     fits = (
         _uses(by_row[0], rows.var) and not _uses(by_row[0], keys.var) and _uses(by_row[1], keys.var)
         and not _uses(by_row[1], rows.var) and exps.body is not None and exps.shape == scores.shape
         and middle.keys() == {"max", "sum"} and _read(by_exps[1]).tensor.body is None
         and all(len(t.reduce_axes) == 1 for t in reductions)
-        and all(t.reduce_axes[0].extent == keys.extent for t in reductions[1:])
+        and all(t.reduce_axes[0].extent == keys.extent for t in (*middle.values(), weighted))
         and all([a.extent for a in t.axes if a.extent != 1] == [a.extent for a in scores.axes[:-1] if a.extent != 1]
                 for t in middle.values())
         and outputs[0].shape == weighted.shape

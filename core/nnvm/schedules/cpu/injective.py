@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from nnvm.dim import Dim, numel
-from nnvm.schedules.cpu.access import At, Index, Source, all_affines, parts, rewrite, rewrite_affine
+from nnvm.schedules.cpu.access import At, Index, Source, all_affines, parts, recombine, rewrite, rewrite_affine
 from nnvm.schedules.cpu.emit import Emitter, Lanes, hoistable
 from nnvm.schedules.cpu.loops import (
     Axis,
@@ -49,7 +49,7 @@ class Write:
 
     def rewrite(self, space: Space, env: dict[Var, Affine], memo: dict[int, Expr]) -> Write:
         value = rewrite(space, self.value, env, memo=memo)
-        return Write(self.target, rewrite_affine(space, self.address, env, memo), value)
+        return Write(self.target, recombine(rewrite_affine(space, self.address, env, memo)), value)
 
 
 def elementwise(writes: Sequence[Write], axes: Sequence[Axis], space: Space, target: Target) -> Stmt:
