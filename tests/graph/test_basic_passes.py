@@ -57,7 +57,10 @@ def test_fold_constant():
     assert_graph_equal(run(g, "FoldConstant"), graph(op("multiply", x, scalar(3))))
     big = graph(op("add", var("y", 300, 300), op("full", shape=(300, 300), value=1.0)))
     assert run(big, "FoldConstant") is not None and ops(run(big, "FoldConstant")) == ["full", "add"]
-    assert ops(run(big, "FoldConstant", fold_limit=1 << 20)) == ["add"]
+    table = op("less", op("arange", length=300), op("reshape", op("arange", length=300), shape=(300, 1)))
+    masked = graph(op("where", table, var("z", 300, 300), scalar(0)))
+    assert ops(run(masked, "FoldConstant")) == ["where"]
+    assert ops(run(masked, "FoldConstant", fold_limit=1 << 16)) == ["less", "where"]
 
 
 def test_fold_constant_leaves_failures_to_the_call():

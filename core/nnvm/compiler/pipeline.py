@@ -18,6 +18,12 @@ _PIPELINE: tuple[str, ...] = (
     # before the merging: constants become comparable by value
     "FoldConstant",
     "EliminateCommon",
+    # what changes nothing is in the way of every pattern below
+    "EliminateIdentity",
+    # before the views move: products with weights become dense layers, below which views can move
+    "CanonicalizeMatmul",
+    # before scales are folded and kernels fused: both want to see producer and consumer side by side
+    "CanonicalizeReshape",
     # after the merging: a scale that two convolutions share has two users and stays
     "FoldScaleAxis",
     # after the scales are in the weights, as it packs these; before the cut, so that packed weights are prepared

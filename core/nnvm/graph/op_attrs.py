@@ -71,6 +71,16 @@ declare("host_call", "(attrs) -> callable(env: Mapping[str, int], *tensors) -> s
         "How the frontend runs an OPAQUE node itself; results must not share memory with the arguments.")  # fmt: skip
 declare("permutation", "(attrs, rank) -> tuple[int, ...]", "Output axis i is input axis permutation[i]; nothing else.")
 declare("algebra", "str", "Which operation of arithmetic it is (add, subtract, multiply, divide), for rewriting.")
+declare("commutative", "bool", "Its two inputs may be swapped.")
+declare("is_copy", "bool", "The output is the input.")
+declare("is_cast", "bool", "The output is the input in another element type.")
+declare("is_broadcast", "bool", "The output is the input, broadcast.")
+declare("is_slice", "bool", "A range of each axis, by the attributes begin, end and step.")
+declare("is_matmul", "bool", "A batched matrix product with the attributes transpose_a and transpose_b.")
+declare("same_shape_is_identity", "bool", "Where output and input have one shape, they are equal.")
+declare("broadcast_inputs", "tuple[int, ...]", "Inputs whose leading axes broadcast against the other inputs'.")
+declare("trailing_axes", "(attrs, rank) -> (int, attrs) | None",
+        "How many last axes of input 0 the op works on, and its attributes for any rank.")  # fmt: skip
 declare("expensive", "bool", "Elementwise, but of many instructions (exp, tanh): not computed twice.")
 declare("prologue", "tuple[int, ...]",
         "Inputs of a master that take cheap elementwise producers of the output's shape.")  # fmt: skip

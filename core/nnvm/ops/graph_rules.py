@@ -5,7 +5,7 @@ The passes in graph/passes read these attributes and no op's name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from nnvm.graph import op as registry
@@ -31,6 +31,21 @@ _OTHER_ELEMENTWISE = "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal 
 def _permutation(attrs: Mapping[str, Any], rank: int) -> tuple[int, ...]:
     axes = attrs["axes"]
     return tuple(range(rank))[::-1] if axes is None else tuple(a % rank for a in axes)
+
+
+def _last_axes(key: str | None = None) -> Callable[[Mapping[str, Any], int], tuple[int, dict[str, Any]] | None]:
+    """Of ops that work from an axis (attribute `key`) to the last, or on the last."""
+
+    def rule(attrs: Mapping[str, Any], rank: int) -> tuple[int, dict[str, Any]] | None:
+        first = -1 if key is None else attrs[key] % rank - rank
+        return -first, {**attrs, **({} if key is None else {key: first})}
+
+    return rule
+
+
+def _last_axis(attrs: Mapping[str, Any], rank: int) -> tuple[int, dict[str, Any]] | None:
+    """Of ops along one axis, where it is the last."""
+    return (1, {**attrs, "axis": -1}) if attrs["axis"] % rank == rank - 1 else None
 
 
 def _attach(names: str, attribute: str, value: object) -> None:
@@ -68,3 +83,17 @@ _attach("pad", "layout_rule", layout_rules.pad)
 _attach("slice", "layout_rule", layout_rules.slice_axes)
 _attach("reshape flatten squeeze", "layout_rule", layout_rules.reshape)
 _attach("transpose", "layout_rule", layout_rules.transpose)
+
+_attach("add multiply maximum minimum fmax fmin equal not_equal logical_and logical_or logical_xor bitwise_and "
+        "bitwise_or bitwise_xor", "commutative", True)  # fmt: skip
+_attach("identity", "is_copy", True)
+_attach("cast", "is_cast", True)
+_attach("broadcast_to", "is_broadcast", True)
+_attach("slice", "is_slice", True)
+_attach("matmul", "is_matmul", True)
+_attach("matmul", "broadcast_inputs", (0, 1))
+_attach("attention", "broadcast_inputs", (3,))
+_attach("reshape flatten squeeze expand_dims broadcast_to slice concatenate", "same_shape_is_identity", True)
+_attach("dense", "trailing_axes", _last_axes())
+_attach("layer_norm rms_norm", "trailing_axes", _last_axes("axis"))
+_attach("softmax log_softmax", "trailing_axes", _last_axis)

@@ -2,8 +2,11 @@
 
 from nnvm.graph.passes import (
     alter_op_layout,
+    canonicalize_matmul,
+    canonicalize_reshape,
     eliminate_common,
     eliminate_dead,
+    eliminate_identity,
     finish_prepare,
     fold_constant,
     fold_scale_axis,
@@ -15,6 +18,7 @@ from nnvm.graph.passes import (
 )
 
 __all__ = [
-    "alter_op_layout", "eliminate_common", "eliminate_dead", "finish_prepare", "fold_constant", "fold_scale_axis",
-    "graph_fuse", "infer_type", "plan_memory", "precompute_prune", "simplify_inference",
+    "alter_op_layout", "canonicalize_matmul", "canonicalize_reshape", "eliminate_common", "eliminate_dead",
+    "eliminate_identity", "finish_prepare", "fold_constant", "fold_scale_axis", "graph_fuse", "infer_type",
+    "plan_memory", "precompute_prune", "simplify_inference",
 ]  # fmt: skip

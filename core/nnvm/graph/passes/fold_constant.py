@@ -24,16 +24,21 @@ from nnvm.graph.types import TensorType
 __all__ = ["LIMIT_BYTES", "fold_constant"]
 
 #: Largest result that is stored where the inputs are smaller.
-LIMIT_BYTES = 1 << 16
+LIMIT_BYTES = 1 << 22
+#: The same for ops without inputs: a tensor of one value or a range is cheaper to compute than to read.
+_CREATION_BYTES = 1 << 16
 
 
 @register_pass("FoldConstant", requires=["typed"], opt_level=1)
 def fold_constant(graph: Graph, context: PassContext) -> Graph:
     """Evaluates nodes whose inputs are constants. requires: ``typed``. Option ``fold_limit``: bytes of one result."""
     limit = int(context.options.get("fold_limit", LIMIT_BYTES))
+    creation_limit = min(limit, _CREATION_BYTES)
 
     def rewrite(node: Node, inputs: tuple[NodeEntry, ...]) -> tuple[NodeEntry, ...] | None:
-        if not all(e.node.is_constant for e in inputs) or not _is_foldable(node, inputs, limit):
+        if not all(e.node.is_constant for e in inputs) or not _is_foldable(
+            node, inputs, limit if inputs else creation_limit
+        ):
             return None
         try:
             arrays = evaluate_node(node, [e.node.attrs["value"] for e in inputs])
