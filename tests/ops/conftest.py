@@ -32,7 +32,7 @@ def type_of(t: torch.Tensor) -> TensorType:
 def to_torch(a: np.ndarray[Any, Any], t: TensorType) -> torch.Tensor:
     if t.dtype == BF16:
         return torch.from_numpy(a.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(a)
+    return torch.from_numpy(a.copy())  # a reference may give a view with negative strides
 
 
 def run(

@@ -143,7 +143,7 @@ def _scatter_array(attrs: Attrs, data: Array, index: Array, src: Array) -> tuple
 
 register(
     "scatter", inputs=["data", "index", "src"], infer_type=_scatter_type, pattern=OpPattern.OPAQUE,
-    doc="data with data[i, index[i, j], ...] (axis 1) set to src[i, j, ...], or combined with it: torch.scatter_reduce.",
+    doc="data with data[i, index[i, j], ...] (axis 1) set to src[i, j, ...], or combined with it (scatter_reduce).",
     params={"axis": Param("indexed", integer),
             "reduce": Param("none (the last one wins), add, prod, amax, amin or mean",
                             choice("none", "add", "prod", "amax", "amin", "mean"), "none"),
