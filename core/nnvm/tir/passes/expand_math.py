@@ -3,7 +3,7 @@
     y[i] = exp(x[i])    ->    y[i] = (p * 2**n1) * 2**n2, p a polynomial in x[i] - n * ln2
 
 Requires nothing; may run before or after `vectorize`. Provides: of the functions listed in `FUNCTIONS` and `PAIRS`
-no scalar or vector of these types is left, except as the rare branch for huge arguments of sin and cos. Half types
+no scalar or vector of these types is left, except as the rare branch for huge arguments of sin, cos and tan. Half types
 are computed in float32. The others stay as they are and code generation calls the math library for them.
 
 Every expansion is within 2 units in the last place of the exact value over the whole range, denormals included, and
@@ -20,9 +20,11 @@ from nnvm.dtype import F32, F64, DType
 from nnvm.te.expr import Binary, Broadcast, Cast, Const, Expr, Unary
 from nnvm.tir.passes.math.error_function import erf
 from nnvm.tir.passes.math.exponential import exp, exp2, expm1, sigmoid, tanh
-from nnvm.tir.passes.math.logarithm import log, log1p, log2, log10, pow
+from nnvm.tir.passes.math.inverse_trigonometric import acos, asin, atan
+from nnvm.tir.passes.math.logarithm import log, log1p, log2, log10
 from nnvm.tir.passes.math.trigonometric import cos, sin
 from nnvm.tir.passes.math.vector import Vector
+from nnvm.tir.passes.math.wide import acosh, asinh, atanh, cosh, erfc, pow, sinh, tan
 from nnvm.tir.stmt import PrimFunc
 from nnvm.tir.visitor import StmtMutator
 
@@ -37,7 +39,10 @@ FUNCTIONS: dict[DType, dict[str, Callable[[Vector, Expr], Expr]]] = {
     F64: {"exp": exp, "exp2": exp2, "expm1": expm1, "log": log, "log2": log2, "log10": log10, "log1p": log1p,
           "sin": sin, "cos": cos, "tanh": tanh, "sigmoid": sigmoid, "rsqrt": _rsqrt},
 }  # fmt: skip
-FUNCTIONS[F32] = {**FUNCTIONS[F64], "erf": erf}
+FUNCTIONS[F32] = {
+    **FUNCTIONS[F64], "erf": erf, "erfc": erfc, "sinh": sinh, "cosh": cosh, "asinh": asinh, "acosh": acosh,
+    "atanh": atanh, "tan": tan, "asin": asin, "acos": acos, "atan": atan,
+}  # fmt: skip
 #: Functions of two operands.
 PAIRS: dict[DType, dict[str, Callable[[Vector, Expr, Expr], Expr]]] = {F32: {"pow": pow}, F64: {}}
 

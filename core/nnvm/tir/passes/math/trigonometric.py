@@ -16,7 +16,7 @@ __all__ = ["cos", "sin"]
 
 TWO_OVER_PI = 0.63661977236758134
 #: pi/2 in parts. Without FMA the products with n must be exact, so all but the last are short.
-_PI_HALF = {
+PI_HALF = {
     (F32, True): (1.5707963705062866, -4.3711388286737930e-08, -1.7151245100058819e-15),
     (F32, False): (1.5703125, 4.8375129699707031e-04, 7.5495336204767230e-08, 2.5633440682570896e-12),
     (F64, True): (1.5707963267948966, 6.1232339957367660e-17, -1.4973849048591698e-33),
@@ -43,7 +43,7 @@ def _wave(v: Vector, x: Expr, name: str, quarter: int) -> Expr:
     z = v.fma(x, TWO_OVER_PI, magic)
     n = v.sub(z, magic)
     r = x
-    for part in _PI_HALF[v.dtype, v.has_fma]:
+    for part in PI_HALF[v.dtype, v.has_fma]:
         r = v.fma(n, -part, r)
     s = v.mul(r, r)
     sine = v.fma(v.mul(v.polynomial(s, SIN_P[v.dtype]), s), r, r)
