@@ -31,8 +31,13 @@ class Capture:
             return ReferenceRunner(imported)
 
         with whole():
-            backend = aot_autograd(fw_compiler=compile_one, bw_compiler=lambda g, e: _plain(g), inference_compiler=compile_one,
-                                   decompositions=decompositions(), keep_inference_input_mutations=True)  # fmt: skip
+            backend = aot_autograd(
+                fw_compiler=compile_one,
+                bw_compiler=lambda graph, example: _plain(graph),
+                inference_compiler=compile_one,
+                decompositions=decompositions(),
+                keep_inference_input_mutations=True,
+            )
             return backend(gm, inputs)
 
     @property
