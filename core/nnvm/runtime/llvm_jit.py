@@ -136,6 +136,8 @@ class Kernel:
         parameter; `KernelError` is a failed check.
         """
         sizes = self._check(arrays, dict(symbols or {}))
+        if self.parallel and threads > 1:
+            openmp.pool.connect()
         bufs = (ctypes.c_void_p * max(1, len(arrays)))(*(a.ctypes.data for a in arrays))
         syms = (ctypes.c_int64 * max(1, len(self.symbols)))(*(sizes[s] for s in self.symbols))
         size = evaluate(self.workspace, sizes) * max(1, threads)

@@ -160,7 +160,8 @@ def _find() -> _Found | None:
     if (found := _lookup(ctypes.CDLL(None), "process")) is not None:
         return found
     paths = _loaded_libraries()
-    ranked = [p for name in ("libtorch_cpu.", "libgomp", "libomp", "libiomp5") for p in paths if name in Path(p).name]
+    names = ("libtorch_cpu.", "libgomp", "libomp", "libiomp5")
+    ranked = [p for name in names for p in paths if name in p.rpartition("/")[2]]
     for path in ranked:
         try:
             library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
@@ -179,6 +180,7 @@ class Pool:
         self._max: Any = None
         self._lock = threading.Lock()
         self._forked = False
+        self._modules_seen = -1
 
     @cached_property
     def _library(self) -> Any:
@@ -190,14 +192,13 @@ class Pool:
     def address(self) -> int:
         """Address of nnvm_parallel; it stays the same."""
         with self._lock:
-            library = self._library
-        self.connect()
-        return int(library["nnvm_parallel"])
+            return int(self._library["nnvm_parallel"])
 
     def connect(self) -> None:
-        """Look for a runtime, unless one was found before."""
-        if self._found is not None or self._forked:
+        """Look for a runtime, unless one was found before, or nothing was imported since the last look."""
+        if self._found is not None or self._forked or len(sys.modules) == self._modules_seen:
             return
+        self._modules_seen = len(sys.modules)
         found = _find()
         if found is None:
             return
