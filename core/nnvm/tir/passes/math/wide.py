@@ -122,7 +122,7 @@ def tan(v: Vector, x: Expr) -> Expr:
     magic = d.format.magic
     z = d.fma(wide, TWO_OVER_PI, magic)
     n = d.sub(z, magic)
-    r = wide
+    r: Expr = wide
     for part in PI_HALF[F64, v.has_fma]:
         r = d.fma(n, -part, r)
     s = d.mul(r, r)
