@@ -68,6 +68,13 @@ class _Expand(StmtMutator):
     def __init__(self, fma: bool) -> None:
         super().__init__()
         self._fma = fma
+        self._vectors: dict[tuple[DType, int], Vector] = {}
+
+    def _vector(self, t: DType, lanes: int) -> Vector:
+        found = self._vectors.get((t, lanes))
+        if found is None:
+            found = self._vectors[t, lanes] = Vector(t, lanes, self._fma)
+        return found
 
     def visit_unary(self, e: Unary) -> Expr:
         t = e.dtype.compute
@@ -86,11 +93,11 @@ class _Expand(StmtMutator):
         if function is None:
             return self.generic(e)
         a, b = self.expr(e.a), self.expr(e.b)
-        out = function(Vector(t, e.lanes, self._fma), _widened(a, t), _widened(b, t))
+        out = function(self._vector(t, e.lanes), _widened(a, t), _widened(b, t))
         return out if t == e.dtype else Cast(out, e.dtype)
 
     def _expanded(self, e: Unary, t: DType, function: Callable[[Vector, Expr], Expr]) -> Expr:
-        out = function(Vector(t, e.lanes, self._fma), _widened(self.expr(e.a), t))
+        out = function(self._vector(t, e.lanes), _widened(self.expr(e.a), t))
         return out if t == e.dtype else Cast(out, e.dtype)
 
     def _simple_power(self, e: Binary) -> Expr | None:
@@ -99,7 +106,7 @@ class _Expand(StmtMutator):
         if not isinstance(number, Const) or number.value not in _POWERS:
             return None
         t = e.dtype.compute
-        out = _POWERS[number.value](Vector(t, e.lanes, self._fma), _widened(self.expr(e.a), t))
+        out = _POWERS[number.value](self._vector(t, e.lanes), _widened(self.expr(e.a), t))
         return out if t == e.dtype else Cast(out, e.dtype)
 
 

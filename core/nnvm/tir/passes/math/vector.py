@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import copysign
 
 from nnvm.dtype import F32, F64, U32, U64, DType
 from nnvm.te.expr import Binary, Bitcast, Cast, Const, Expr, Fma, Select, Unary, VectorReduce
@@ -41,7 +42,7 @@ class Vector:
     """Expressions of one float type and lane count.
 
     Constants are rounded to the type. Without an FMA instruction `fma` is a product and a sum, and functions choose
-    constants with which the products that must be exact are exact.
+    constants with which the products that must be exact are exact. Equal constants are one object.
     """
 
     def __init__(self, dtype: DType, lanes: int, fma: bool) -> None:
@@ -49,15 +50,25 @@ class Vector:
         self.lanes = lanes
         self.has_fma = fma
         self.format = FORMATS[dtype]
+        self._numbers: dict[tuple[float, float], Expr] = {}
+        self._integers: dict[int, Expr] = {}
 
     def as_type(self, dtype: DType) -> Vector:
         return Vector(dtype, self.lanes, self.has_fma)
 
     def number(self, value: float) -> Expr:
-        return Const(rounded(value, self.dtype), self.dtype, self.lanes)
+        key = (value, copysign(1.0, value))  # -0.0 is not 0.0
+        found = self._numbers.get(key)
+        if found is None:
+            found = self._numbers[key] = Const(rounded(value, self.dtype), self.dtype, self.lanes)
+        return found
 
     def integer(self, value: int) -> Expr:
-        return Const(value & ((1 << self.format.word.bits) - 1), self.format.word, self.lanes)
+        found = self._integers.get(value)
+        if found is None:
+            word = self.format.word
+            found = self._integers[value] = Const(value & ((1 << word.bits) - 1), word, self.lanes)
+        return found
 
     def _operand(self, x: Expr | float, like: DType) -> Expr:
         if isinstance(x, Expr):
