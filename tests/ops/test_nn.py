@@ -114,7 +114,7 @@ def test_layer_norm_far_from_zero(check: Any) -> None:
     """Two passes: a mean of 10000 costs what the rounding of the mean costs, as in eager, not the variance."""
     x = randn(4, 512) + 10000
     check("layer_norm", [x], F.layer_norm(x.double(), (512,)).float(), tolerance=5000)
-    check("variance", [x], x.double().var(1).float(), axis=1)
+    check("variance", [x], x.double().var(1).float(), axis=1, tolerance=5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -17,7 +17,7 @@ from nnvm.dim import Dim
 from nnvm.graph.op import Param, register
 from nnvm.graph.op_attrs import OpPattern
 from nnvm.graph.types import TensorType
-from nnvm.ops.bodies import over, read_broadcast
+from nnvm.ops.bodies import over, read, read_broadcast
 from nnvm.ops.params import boolean, integer, number, optional
 from nnvm.ops.reduce import kept_index, reduce_stage
 from nnvm.ops.shape_rules import broadcast_shapes, check_kind, same_dtype, show
@@ -75,8 +75,8 @@ def _compute(attrs: Attrs, inputs: list[Tensor], outputs: Types) -> list[Tensor]
     depth = te.reduce_axis(q.shape[-1], "d")
 
     def score(*i: Expr) -> Expr:
-        key = k[(*_head(i[:-2], groups), i[-1], depth.var)]
-        return te.sum(te.cast(q[(*i[:-1], depth.var)], at) * te.cast(key, at), [depth])
+        key = read(k, *_head(i[:-2], groups), i[-1], depth.var)
+        return te.sum(te.cast(read(q, *i[:-1], depth.var), at) * te.cast(key, at), [depth])
 
     scores = over((*q.shape[:-1], k.shape[-2]), "scores", score, {**facts, "causal": attrs["causal"]})
     mask = inputs[3] if len(inputs) > 3 else None
@@ -106,8 +106,8 @@ def _compute(attrs: Attrs, inputs: list[Tensor], outputs: Types) -> list[Tensor]
     key = te.reduce_axis(k.shape[-2], "j")
 
     def weigh(*i: Expr) -> Expr:
-        value = v[(*_head(i[:-2], groups), key.var, i[-1])]
-        return te.sum(exps[(*i[:-1], key.var)] * te.cast(value, at), [key])
+        value = read(v, *_head(i[:-2], groups), key.var, i[-1])
+        return te.sum(read(exps, *i[:-1], key.var) * te.cast(value, at), [key])
 
     weighted = over(outputs[0].shape, "weighted", weigh, facts)
 
@@ -127,7 +127,7 @@ def _array(attrs: Attrs, q: Array, k: Array, v: Array, mask: Array | None = None
     if mask is not None:
         scores = np.where(mask, scores, -np.inf) if mask.dtype.kind == "b" else scores + mask
     if attrs["causal"]:
-        scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf)
+        scores = np.where(np.tri(*scores.shape[-2:]) != 0, scores, -np.inf)
     top = np.max(scores, -1, keepdims=True, initial=-np.inf)
     exps = np.exp(scores - np.where(np.isneginf(top), 0, top))
     total = exps.sum(-1, keepdims=True)

@@ -11,12 +11,17 @@ from nnvm.dtype import DType
 from nnvm.te.expr import Expr
 from nnvm.te.tensor import IterVar, Tensor
 
-__all__ = ["as_float", "over", "read_broadcast", "reduce_axes", "rounded"]
+__all__ = ["as_float", "over", "read", "read_broadcast", "reduce_axes", "rounded"]
 
 
 def over(shape: Shape, name: str, fn: Callable[..., Expr], attrs: dict[str, Any] | None = None) -> Tensor:
     """`te.compute` whose function takes any number of indices."""
     return te.compute(shape, fn, name, attrs, axis_names=[f"i{d}" for d in range(len(shape))])
+
+
+def read(t: Tensor, *indices: Expr) -> Expr:
+    """`t[indices]`."""
+    return t[indices]
 
 
 def read_broadcast(t: Tensor, indices: Sequence[Expr], shape: Shape) -> Expr:

@@ -17,6 +17,7 @@ from nnvm.ops.bodies import over
 from nnvm.ops.channels import coordinates, read_at
 from nnvm.ops.nn_conv import from_plain, layout_name, to_plain
 from nnvm.ops.params import dims, optional
+from nnvm.ops.shape_rules import known
 from nnvm.te.expr import Expr
 from nnvm.te.tensor import Tensor
 
@@ -71,7 +72,7 @@ def _array(attrs: Attrs, x: np.ndarray[Any, Any]) -> tuple[Any]:
     src, dst = _layouts(attrs)
     sizes = _sizes(attrs, TensorType(x.shape))
     plain = to_plain(x, src, dst.names)
-    return (from_plain(plain[tuple(slice(int(sizes[n])) for n in dst.names)], dst, dst.names),)
+    return (from_plain(plain[tuple(slice(known(sizes[n])) for n in dst.names)], dst, dst.names),)
 
 
 register(

@@ -21,7 +21,7 @@ from nnvm.graph.types import TensorType
 from nnvm.ops.bodies import over, rounded
 from nnvm.ops.channels import Coordinate, coordinates, read_at
 from nnvm.ops.params import integer, integers, optional, pairs
-from nnvm.ops.shape_rules import check_kind, same_dtype, show
+from nnvm.ops.shape_rules import check_kind, known, same_dtype, show
 from nnvm.ops.transform import padded_stage
 from nnvm.te.expr import Expr
 from nnvm.te.tensor import IterVar, Tensor
@@ -91,8 +91,8 @@ class Conv:
         return Conv(
             spatial, layouts[0], layouts[1], layouts[2], groups, per_axis(attrs["strides"], rank, "strides"),
             per_axis(attrs["padding"], rank, "padding"), per_axis(attrs["dilation"], rank, "dilation"),
-            tuple(sizes[s] for s in spatial), tuple(int(kernel[s]) for s in spatial), sizes["N"],
-            int(kernel["I"]), int(kernel["O"]) // groups, kernel["O"] if channels is None else channels,
+            tuple(sizes[s] for s in spatial), tuple(known(kernel[s]) for s in spatial), sizes["N"],
+            known(kernel["I"]), known(kernel["O"]) // groups, kernel["O"] if channels is None else channels,
         )  # fmt: skip
 
     @property
@@ -171,13 +171,13 @@ def to_plain(x: Array, layout: Layout, order: str) -> Array:
     moved = np.transpose(x, [letters.index(s) for s in split])
     sizes = layout.sizes(x.shape)
     assert sorted(names) == sorted(order)
-    return moved.reshape([int(sizes[name]) for name in order])
+    return moved.reshape([known(sizes[name]) for name in order])
 
 
 def from_plain(x: Array, layout: Layout, order: str) -> Array:
     """A plain array with axes in `order` in another layout, padded with zeros."""
     sizes: dict[str, Dim] = dict(zip(order, x.shape))
-    padded = [-(-int(sizes[n]) // layout.block(n)) * layout.block(n) for n in order]
+    padded = [-(-known(sizes[n]) // layout.block(n)) * layout.block(n) for n in order]
     x = np.pad(x, [(0, p - d) for p, d in zip(padded, x.shape)])
     split = [(n, b) for n in order for b in ("outer", "inner") if b == "outer" or layout.inner(n) is not None]
     x = x.reshape([p for n, d in zip(order, padded) for p in _split_size(d, layout, n)])
@@ -243,7 +243,9 @@ def windows(x: Array, kernel: Sequence[int], strides: Sequence[int], dilation: S
     view = np.lib.stride_tricks.sliding_window_view(x, spans, axis=tuple(range(2, x.ndim)))
     steps = [slice(None, None, s) for s in strides]
     taps = [slice(None, None, d) for d in dilation]
-    return view[(slice(None), slice(None), *steps, *taps)]
+    where = [slice(None), slice(None), *steps, *taps]
+    found: Array = view[tuple(where)]
+    return found
 
 
 def _conv_array(rank: int) -> Any:
@@ -252,7 +254,9 @@ def _conv_array(rank: int) -> Any:
         x = to_plain(data, conv.data, "NC" + conv.spatial)
         w = to_plain(weight, conv.kernel, "OI" + conv.spatial)
         x = np.pad(x, [(0, 0), (0, 0), *((max(0, a), max(0, b)) for a, b in conv.padding)])
-        x = x[(..., *(slice(max(0, -a), n - max(0, -b)) for n, (a, b) in zip(x.shape[2:], conv.padding)))]
+        inner = [slice(max(0, -a), n - max(0, -b)) for n, (a, b) in zip(x.shape[2:], conv.padding)]
+        kept = [slice(None), slice(None), *inner]
+        x = x[tuple(kept)]
         view = windows(x, conv.kernel_size, conv.strides, conv.dilation)
         parts = []
         inputs, outputs = conv.group_inputs, conv.group_outputs
@@ -261,9 +265,9 @@ def _conv_array(rank: int) -> Any:
             kernel = w[g * outputs : (g + 1) * outputs]
             taps = list(range(2 + rank, 2 + 2 * rank))
             parts.append(np.tensordot(part, kernel, ([1, *taps], list(range(1, 2 + rank)))))
-        out = np.moveaxis(np.concatenate(parts, -1), -1, 1)[:, : int(conv.channels)]
+        out = np.moveaxis(np.concatenate(parts, -1), -1, 1)[:, : known(conv.channels)]
         if bias is not None:
-            out = out + bias.reshape(-1)[: int(conv.channels)].reshape(1, -1, *[1] * rank)
+            out = out + bias.reshape(-1)[: known(conv.channels)].reshape(1, -1, *[1] * rank)
         return (from_plain(out, conv.out, "NC" + conv.spatial),)
 
     return reference

@@ -27,7 +27,7 @@ from nnvm.ops.bodies import over, rounded
 from nnvm.ops.channels import Coordinate, coordinates, read_at
 from nnvm.ops.nn_conv import SPATIAL, Conv, add_bias, check_bias, conv_params, from_plain, per_axis, to_plain
 from nnvm.ops.params import integers
-from nnvm.ops.shape_rules import check_kind, same_dtype, show
+from nnvm.ops.shape_rules import check_kind, known, same_dtype, show
 from nnvm.ops.transform import padded_stage
 from nnvm.te.expr import Expr
 from nnvm.te.tensor import IterVar, Tensor
@@ -56,8 +56,8 @@ def _geometry(attrs: Attrs, data: tuple[Dim, ...], weight: tuple[Dim, ...], rank
     conv = Conv(
         spatial, layouts[0], layouts[1], layouts[2], groups, per_axis(attrs["strides"], rank, "strides"),
         per_axis(attrs["padding"], rank, "padding"), per_axis(attrs["dilation"], rank, "dilation"),
-        tuple(sizes[s] for s in spatial), tuple(int(kernel[s]) for s in spatial), sizes["N"],
-        int(kernel["I"]) // groups, int(kernel["O"]), channels,
+        tuple(sizes[s] for s in spatial), tuple(known(kernel[s]) for s in spatial), sizes["N"],
+        known(kernel["I"]) // groups, known(kernel["O"]), channels,
     )  # fmt: skip
     more = per_axis(attrs["output_padding"], rank, "output_padding")
     out: list[Dim] = []
@@ -234,17 +234,22 @@ def _array(rank: int) -> Any:
             (n - 1) * s + d * (k - 1) + 1
             for n, s, d, k in zip(conv.extents, conv.strides, conv.dilation, conv.kernel_size)
         ]
-        room = [max(int(e) + low, int(n)) for e, (low, _), n in zip(extents, conv.padding, spans)]
+        room = [max(known(e) + low, known(n)) for e, (low, _), n in zip(extents, conv.padding, spans)]
         out = np.zeros((x.shape[0], g * outputs, *room), data.dtype)
         for tap in np.ndindex(*conv.kernel_size):
-            part = np.einsum("ngip,gio->ngop", x, w[(..., *tap)]).reshape(x.shape[0], g * outputs, *conv.extents)
-            where = (slice(t * d, t * d + (int(n) - 1) * s + 1, s)
+            part = np.einsum("ngip,gio->ngop", x, w[(slice(None),) * 3 + tap]).reshape(
+                x.shape[0], g * outputs, *conv.extents
+            )
+            where = (slice(t * d, t * d + (known(n) - 1) * s + 1, s)
                      for t, d, n, s in zip(tap, conv.dilation, conv.extents, conv.strides))  # fmt: skip
-            out[(slice(None), slice(None), *where)] += part
-        out = out[(slice(None), slice(None), *(slice(low, low + int(e)) for (low, _), e in zip(conv.padding, extents)))]
-        out = out[:, : int(conv.channels)]
+            target = [slice(None), slice(None), *where]
+            out[tuple(target)] += part
+        cropped = [slice(low, low + known(e)) for (low, _), e in zip(conv.padding, extents)]
+        kept = [slice(None), slice(None), *cropped]
+        out = out[tuple(kept)]
+        out = out[:, : known(conv.channels)]
         if bias is not None:
-            out = out + bias.reshape(-1)[: int(conv.channels)].reshape(1, -1, *[1] * rank)
+            out = out + bias.reshape(-1)[: known(conv.channels)].reshape(1, -1, *[1] * rank)
         return (from_plain(out, conv.out, "NC" + conv.spatial),)
 
     return reference

@@ -16,7 +16,7 @@ from nnvm.dim import Dim, ceildiv
 from nnvm.graph.op import Param, register
 from nnvm.graph.op_attrs import OpPattern
 from nnvm.graph.types import TensorType
-from nnvm.ops.bodies import over, rounded
+from nnvm.ops.bodies import over, read, rounded
 from nnvm.ops.params import boolean, integer, optional
 from nnvm.ops.shape_rules import broadcast_shapes, check_kind, same_dtype, show
 from nnvm.te.expr import Expr
@@ -77,7 +77,7 @@ def _dense_compute(attrs: Attrs, inputs: list[Tensor], outputs: Types) -> list[T
     rows = data.shape[:-1]
 
     def product(row: tuple[Expr, ...], w: Expr) -> Expr:
-        return te.sum(te.cast(data[(*row, k.var)], at) * te.cast(w, at), [k])
+        return te.sum(te.cast(read(data, *row, k.var), at) * te.cast(w, at), [k])
 
     if block is None:
         dense = over((*rows, weight.shape[0]), "dense", lambda *i: product(i[:-1], weight[i[-1], k]))
@@ -85,7 +85,7 @@ def _dense_compute(attrs: Attrs, inputs: list[Tensor], outputs: Types) -> list[T
     else:
         # columns as (block, column in it), in the order of the packed weight: contiguous in it and in memory
         dense = over((*rows, weight.shape[0], block), "dense", lambda *i: product(i[:-2], weight[i[-2], k, i[-1]]))
-        out = over(outputs[0].shape, "columns", lambda *i: dense[(*i[:-1], i[-1] // block, i[-1] % block)])
+        out = over(outputs[0].shape, "columns", lambda *i: read(dense, *i[:-1], i[-1] // block, i[-1] % block))
     if len(inputs) > 2:
         bias, before = inputs[2], out
         out = over(before.shape, "bias", lambda *i: before[i] + te.cast(bias[i[-1]], at))
@@ -146,7 +146,7 @@ def _matmul_compute(attrs: Attrs, inputs: list[Tensor], outputs: Types) -> list[
 def _read_matrix(t: Tensor, batch: tuple[Expr, ...], matrix: tuple[Expr, Expr], shape: tuple[Dim, ...]) -> Expr:
     skip = len(shape) - len(t.shape)
     own = tuple(te.const(0) if d == 1 and shape[skip + i] != 1 else batch[skip + i] for i, d in enumerate(t.shape[:-2]))
-    return t[(*own, *matrix)]
+    return read(t, *own, *matrix)
 
 
 def _matmul_array(attrs: Attrs, a: Array, b: Array) -> tuple[Any]:

@@ -17,7 +17,7 @@ from nnvm.graph.node import Node, NodeEntry, apply, constant
 from nnvm.graph.op import Param, register
 from nnvm.graph.op_attrs import OpPattern
 from nnvm.graph.types import TensorType
-from nnvm.ops.bodies import as_float, over, reduce_axes
+from nnvm.ops.bodies import as_float, over, read, reduce_axes
 from nnvm.ops.params import boolean, integer, integers, number
 from nnvm.ops.reduce import kept_index, mean_stage, reduce_stage, squared_deviation_stage
 from nnvm.ops.shape_rules import check_kind, resolve_axes, resolve_axis, show
@@ -390,7 +390,7 @@ def _lrn_compute(attrs: Attrs, inputs: list[Tensor], outputs: Types) -> list[Ten
     def square(*i: Expr) -> Expr:
         c = i[axis] + (r.var - size // 2)
         inside = (c >= 0) & (c < te.const(x.shape[axis]))
-        e = te.select(inside, te.cast(x[(*i[:axis], c, *i[axis + 1 :])], at), te.const(0, at))
+        e = te.select(inside, te.cast(read(x, *i[:axis], c, *i[axis + 1 :]), at), te.const(0, at))
         return te.sum(e * e, [r])
 
     squares = over(x.shape, "squares", square)

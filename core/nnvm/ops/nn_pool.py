@@ -23,7 +23,7 @@ from nnvm.ops.bodies import over, rounded
 from nnvm.ops.nn_conv import SPATIAL, from_plain, layout_name, per_axis, to_plain
 from nnvm.ops.params import boolean, dims, integer, integers, optional, pairs
 from nnvm.ops.reduce import mean_stage, reduce_stage
-from nnvm.ops.shape_rules import check_kind, show
+from nnvm.ops.shape_rules import check_kind, known, show
 from nnvm.ops.transform import padded_stage
 from nnvm.te.expr import Expr
 from nnvm.te.tensor import Tensor
@@ -198,12 +198,13 @@ def _pooled_array(attrs: Attrs, x: Array, rank: int, fill: Any) -> tuple[_Pool, 
     """Windows [N, C, *out, *size] of plain data, borders filled."""
     pool = _geometry(attrs, x.shape, rank)
     plain = to_plain(x, pool.layout, "NC" + SPATIAL[rank])
-    grow = [(0, 0), (0, 0), *((int(a), int(b)) for a, b in pool.overhang)]
+    grow = [(0, 0), (0, 0), *((known(a), known(b)) for a, b in pool.overhang)]
     plain = np.pad(plain, grow, constant_values=fill)
     spans = [(k - 1) * d + 1 for k, d in zip(pool.size, pool.dilation)]
     view = np.lib.stride_tricks.sliding_window_view(plain, spans, axis=tuple(range(2, 2 + rank)))
-    outer = [slice(None, (int(o) - 1) * s + 1, s) for o, s in zip(pool.out, pool.strides)]
-    return pool, view[(slice(None), slice(None), *outer, *(slice(None, None, d) for d in pool.dilation))]
+    outer = [slice(None, (known(o) - 1) * s + 1, s) for o, s in zip(pool.out, pool.strides)]
+    where = [slice(None), slice(None), *outer, *(slice(None, None, d) for d in pool.dilation)]
+    return pool, view[tuple(where)]
 
 
 def _least(x: Array) -> Any:
@@ -217,7 +218,7 @@ def _max_array(rank: int, with_indices: bool) -> Any:
         values = from_plain(view.max(taps), pool.layout, "NC" + SPATIAL[rank])
         if not with_indices:
             return (values,)
-        flat = np.arange(np.prod([int(n) for n in pool.extents])).reshape(1, 1, *map(int, pool.extents))
+        flat = np.arange(known(numel(pool.extents))).reshape(1, 1, *map(known, pool.extents))
         where = {**attrs, "layout": "NC" + SPATIAL[rank]}
         _, inside = _pooled_array(where, np.zeros(flat.shape), rank, -1)
         _, positions = _pooled_array(where, flat, rank, 0)
@@ -237,12 +238,12 @@ def _average_array(rank: int) -> Any:
     def reference(attrs: Attrs, x: Array) -> tuple[Array]:
         pool, view = _pooled_array(attrs, x, rank, 0)
         sums = view.sum(tuple(range(-rank, 0)), dtype=np.float64)
-        divisor = np.ones((1, 1, *map(int, pool.out)))
+        divisor = np.ones((1, 1, *map(known, pool.out)))
         for d, (n, k, s, (low, high), count) in enumerate(
             zip(pool.extents, pool.size, pool.strides, pool.padding, pool.out)
         ):
-            start = np.arange(int(count)) * s - low
-            end = np.minimum(start + k, int(n) + (high if attrs["count_include_pad"] else 0))
+            start = np.arange(known(count)) * s - low
+            end = np.minimum(start + k, known(n) + (high if attrs["count_include_pad"] else 0))
             start = start if attrs["count_include_pad"] else np.maximum(start, 0)
             divisor = divisor * (end - start).reshape([-1 if a == 2 + d else 1 for a in range(2 + rank)])
         return (from_plain(sums / (attrs["divisor_override"] or divisor), pool.layout, "NC" + SPATIAL[rank]),)
@@ -328,7 +329,7 @@ def _widest(n: Dim, out: Dim) -> Dim:
 def _adaptive_array(rank: int, average: bool) -> Any:
     def reference(attrs: Attrs, x: Array) -> tuple[Array]:
         axes, out = _adaptive_out(attrs, x.shape, rank)
-        for axis, o in zip(axes, map(int, out)):
+        for axis, o in zip(axes, map(known, out)):
             n = x.shape[axis]
             parts = [x.take(range(i * n // o, -(-(i + 1) * n // o)), axis) for i in range(o)]
             x = np.stack([p.mean(axis, dtype=np.float64) if average else p.max(axis) for p in parts], axis)

@@ -22,7 +22,7 @@ from nnvm.graph.types import TensorType
 from nnvm.ops.bodies import over
 from nnvm.ops.nn_conv import layout_name
 from nnvm.ops.params import boolean, choice, dims, number, optional
-from nnvm.ops.shape_rules import check_kind, show
+from nnvm.ops.shape_rules import check_kind, known, show
 from nnvm.te.expr import Expr
 from nnvm.te.tensor import Tensor
 
@@ -174,13 +174,15 @@ def _compute(attrs: Attrs, inputs: list[Tensor], outputs: Types) -> list[Tensor]
 
 def _ratio_array(axis: _Axis, align_corners: bool, t: Any) -> Any:
     if align_corners:
-        return t(int(axis.size) - 1) / t(int(axis.out) - 1) if int(axis.out) > 1 else t(0)
-    return t(1 / axis.factor) if axis.factor is not None and axis.factor > 0 else t(int(axis.size)) / t(int(axis.out))
+        return t(known(axis.size) - 1) / t(known(axis.out) - 1) if known(axis.out) > 1 else t(0)
+    return (
+        t(1 / axis.factor) if axis.factor is not None and axis.factor > 0 else t(known(axis.size)) / t(known(axis.out))
+    )
 
 
 def _taps_array(attrs: Attrs, axis: _Axis, t: Any) -> list[tuple[Array, Array]]:
     """(indices, weights) of each tap along the output axis."""
-    n, out, mode = int(axis.size), int(axis.out), attrs["mode"]
+    n, out, mode = known(axis.size), known(axis.out), attrs["mode"]
     e = np.arange(out)
     if mode.startswith("nearest"):
         x = (e.astype(np.float32) + np.float32(0.5 if mode == "nearest_exact" else 0)) * _ratio_array(

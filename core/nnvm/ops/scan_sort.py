@@ -255,7 +255,8 @@ def _order_array(x: Array, axis: int, descending: bool) -> Array:
         return np.argsort(x, axis=axis, kind="stable")
     # sorting the reversed line and reversing the result keeps equal elements in order
     n = x.shape[axis]
-    return n - 1 - np.flip(np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
+    order: Array = n - 1 - np.flip(np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
+    return order
 
 
 def _sort_array(attrs: Attrs, x: Array) -> tuple[Array, Array]:

@@ -7,7 +7,16 @@ from collections.abc import Sequence
 from nnvm.dim import Dim, Shape
 from nnvm.graph.types import TensorType
 
-__all__ = ["broadcast_shapes", "check_kind", "reduced_shape", "resolve_axes", "resolve_axis", "same_dtype", "show"]
+__all__ = [
+    "broadcast_shapes",
+    "check_kind",
+    "known",
+    "reduced_shape",
+    "resolve_axes",
+    "resolve_axis",
+    "same_dtype",
+    "show",
+]
 
 #: Names of DType.kind for messages.
 _KINDS = {"f": "float", "i": "signed integer", "u": "unsigned integer", "b": "bool"}
@@ -58,6 +67,13 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
 def same_dtype(*types: TensorType) -> None:
     if any(t.dtype != types[0].dtype for t in types):
         raise ValueError(f"inputs of different dtypes {', '.join(str(t.dtype) for t in types)}; insert a cast")
+
+
+def known(size: Dim) -> int:
+    """A size that must be a number; ValueError where it is symbolic."""
+    if not isinstance(size, int):
+        raise ValueError(f"the size {size} must be known")
+    return size
 
 
 def check_kind(t: TensorType, kinds: str, what: str = "input") -> None:

@@ -12,9 +12,9 @@ from nnvm.dim import Dim, Shape, ceildiv, dim_max, dim_min, numel
 from nnvm.graph.op import Param, register
 from nnvm.graph.op_attrs import OpPattern
 from nnvm.graph.types import TensorType
-from nnvm.ops.bodies import over, read_broadcast
+from nnvm.ops.bodies import over, read, read_broadcast
 from nnvm.ops.params import choice, dims, integer, integers, optional, pairs, scalar
-from nnvm.ops.shape_rules import broadcast_shapes, resolve_axes, resolve_axis, same_dtype, show
+from nnvm.ops.shape_rules import broadcast_shapes, known, resolve_axes, resolve_axis, same_dtype, show
 from nnvm.te.expr import Expr
 from nnvm.te.tensor import Tensor
 
@@ -95,7 +95,7 @@ def _view(name: str, shape_of: Callable[[Attrs, TensorType], Shape], doc: str, a
 
     def reference(attrs: Attrs, x: Array) -> tuple[Array]:
         # an array's shape is static, so is the view's
-        return (x.reshape([int(d) for d in shape_of(attrs, TensorType(x.shape))]),)
+        return (x.reshape([known(d) for d in shape_of(attrs, TensorType(x.shape))]),)
 
     register(name, inputs=["data"], params=params, doc=doc, aliases=aliases, infer_type=infer_type, compute=compute,
              pattern=OpPattern.INJECTIVE, view=True, reference=reference, inplace=((0, 0),))  # fmt: skip
@@ -209,7 +209,7 @@ def _concatenate_compute(attrs: Attrs, inputs: list[Tensor], outputs: Types) -> 
     def pick(i: tuple[Expr, ...], low: int, high: int) -> Expr:
         """A balanced tree of selects between inputs low .. high - 1, so that many inputs stay shallow."""
         if high - low == 1:
-            return inputs[low][(*i[:axis], i[axis] - te.const(starts[low]), *i[axis + 1 :])]
+            return read(inputs[low], *i[:axis], i[axis] - te.const(starts[low]), *i[axis + 1 :])
         middle = (low + high) // 2
         return te.select(i[axis] < te.const(starts[middle]), pick(i, low, middle), pick(i, middle, high))
 
@@ -263,7 +263,9 @@ def _slice_compute(attrs: Attrs, inputs: list[Tensor], outputs: Types) -> list[T
 
 
 def _slice_array(attrs: Attrs, x: Array) -> tuple[Array]:
-    where = (slice(int(b), int(b + (n - 1) * s + 1) if n else int(b), s) for b, n, s in slice_ranges(attrs, x.shape))
+    where = (
+        slice(known(b), known(b + (n - 1) * s + 1) if n else known(b), s) for b, n, s in slice_ranges(attrs, x.shape)
+    )
     return (x[tuple(where)],)
 
 
@@ -344,7 +346,7 @@ def _pad_compute(attrs: Attrs, inputs: list[Tensor], outputs: Types) -> list[Ten
         j = te.maximum(j, -j) if _may_be_positive(low) else j
         return te.minimum(j, last * 2 - j) if _may_be_positive(high) else j
 
-    return _inject("pad", outputs[0].shape, x, lambda i: [source(e, *w, d) if w != (0, 0) else e
+    return _inject("pad", outputs[0].shape, x, lambda i: [source(e, w[0], w[1], d) if w != (0, 0) else e
                                                           for e, w, d in zip(i, widths, x.shape)])  # fmt: skip
 
 
@@ -496,7 +498,7 @@ def _slice_scatter_compute(attrs: Attrs, inputs: list[Tensor], outputs: Types) -
         inside = (j >= 0) & (j < te.const(extent * step - (step - 1)))
         if step != 1:
             inside = inside & (j % step).equal(0)
-        return te.select(inside, src[(*i[:axis], j // step, *i[axis + 1 :])], data[i])
+        return te.select(inside, read(src, *i[:axis], j // step, *i[axis + 1 :]), data[i])
 
     return [over(data.shape, "slice_scatter", element)]
 
@@ -504,8 +506,8 @@ def _slice_scatter_compute(attrs: Attrs, inputs: list[Tensor], outputs: Types) -
 def _slice_scatter_array(attrs: Attrs, data: Array, src: Array) -> tuple[Array]:
     axis, begin, extent, step = _slice_scatter_range(attrs, data.shape)
     out = data.copy()
-    at = np.arange(int(extent)) * step + int(begin)
-    out[(*(slice(None),) * axis, at)] = src
+    at = np.arange(known(extent)) * step + known(begin)
+    np.moveaxis(out, axis, 0)[at] = np.moveaxis(src, axis, 0)
     return (out,)
 
 
