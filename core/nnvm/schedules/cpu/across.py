@@ -8,9 +8,9 @@ from nnvm.dim import Dim, numel
 from nnvm.schedules.cpu.access import At, Held, Source, all_affines, parts
 from nnvm.schedules.cpu.accumulate import Accumulator, allocate_all
 from nnvm.schedules.cpu.along import dtypes_of, order_row
-from nnvm.schedules.cpu.emit import Emitter, Lanes, dim_value, lane_mask
+from nnvm.schedules.cpu.emit import Emitter, Lanes, dim_value, expense, lane_mask
 from nnvm.schedules.cpu.injective import Write, stores
-from nnvm.schedules.cpu.loops import Axis, collapse, expense, loop, parallel_loops, vector_lanes
+from nnvm.schedules.cpu.loops import Axis, collapse, loop, parallel_loops, vector_lanes
 from nnvm.schedules.cpu.row_program import Pass, RowProgram
 from nnvm.schedules.cpu.window import Bounds, Piece, clip, pieces
 from nnvm.target import Target
@@ -232,8 +232,11 @@ class _Block:
         """One element of each row of the block."""
         p = p.rewrite(self.space, env, {}) if env else p
         emitter = Emitter(self.lanes, self.mask)
+        emitter.share(p.roots)
         updates = [a.update(self.here, emitter, r.source, r.index) for a, r in zip(accumulators, p.reductions)]
-        return self._slots(seq([*updates, stores(p.writes, {}, self.space, self.lanes, self.mask, emitter)]))
+        return self._slots(
+            emitter.bind(seq([*updates, stores(p.writes, {}, self.space, self.lanes, self.mask, emitter)]))
+        )
 
     def _chunked(
         self, loops: list[Axis], p: Pass, accumulators: list[Accumulator], totals: dict[Accumulator, Accumulator]

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from nnvm.dim import numel
 from nnvm.schedules.cpu.access import At, Held, Index, all_affines, parts
 from nnvm.schedules.cpu.accumulate import Accumulator, allocate_all
-from nnvm.schedules.cpu.emit import Emitter, Lanes
+from nnvm.schedules.cpu.emit import Emitter, Lanes, expense
 from nnvm.schedules.cpu.injective import hoisted, stores
-from nnvm.schedules.cpu.loops import Axis, Step, collapse, expense, loop, parallel_loops, vector_lanes, vector_loops
+from nnvm.schedules.cpu.loops import Axis, Step, collapse, loop, parallel_loops, vector_lanes, vector_loops
 from nnvm.schedules.cpu.row_program import Pass, RowProgram
 from nnvm.target import Target
 from nnvm.te.expr import INDEX, Expr, Var
@@ -132,9 +132,10 @@ class _Along:
             memo: dict[int, Expr] = {}
             emitter = Emitter(self.lanes, step.mask)
             at = self.p.rewrite(self.space, env, memo)
+            emitter.share(at.roots)
             where = step.slot * self.lanes.count + atom_affine(self.lanes.lane)
             out = [a.update(where, emitter, r.source, r.index) for a, r in zip(self.accumulators, at.reductions)]
-            return seq([*out, stores(at.writes, {}, self.space, self.lanes, step.mask, emitter)])
+            return emitter.bind(seq([*out, stores(at.writes, {}, self.space, self.lanes, step.mask, emitter)]))
 
         out = vector_loops(axis, self.lanes, self.unroll, self.space, body)
         for var, value in reversed(self.lets):

@@ -32,7 +32,7 @@ from nnvm.te.expr import (
 from nnvm.tir.affine import Affine
 from nnvm.tir.stmt import Let, Stmt
 
-__all__ = ["Emitter", "Lanes", "broadcast", "dim_value", "hoistable", "lane_mask", "unguarded"]
+__all__ = ["Emitter", "Lanes", "broadcast", "dim_value", "expense", "hoistable", "lane_mask", "unguarded"]
 
 
 @dataclass(eq=False, frozen=True)
@@ -60,6 +60,8 @@ def dim_value(d: Dim) -> Expr:
     return Const(d, INDEX) if isinstance(d, int) else dim_expr(d)
 
 
+#: Expense from which a value is computed once for several statements.
+SHARE_FROM = 8
 _DIVISIONS = frozenset(("floordiv", "floormod", "truncdiv", "truncmod"))
 
 
@@ -71,7 +73,7 @@ class Emitter:
         lanes: the vector; None: scalar code.
         mask: lanes that count (None: all); others are neither loaded nor checked.
         held: values of `Held` nodes.
-        lets: scalars that do not change from lane to lane, taken out to be computed before (see `bind`).
+        lets: values that several statements use, to be computed before them (`share`, `bind`).
     """
 
     lanes: Lanes | None = None
@@ -82,24 +84,39 @@ class Emitter:
     _affines: dict[Affine, Expr] = field(default_factory=dict)
     _alive: list[Expr] = field(default_factory=list)
 
-    def value(self, root: Expr, hoist: frozenset[int] = frozenset()) -> Expr:
-        """`root` as a TIR expression. Scalars whose ids are in `hoist` become lets."""
+    def value(self, root: Expr) -> Expr:
+        """`root` as a TIR expression."""
         done = self._done
         self._alive.append(root)  # ids stay valid as long as the objects live
         for e in parts(root):
             if id(e) in done:
                 continue
-            out = self._node(e)
-            if id(e) in hoist and out.lanes == 1 and not isinstance(out, (Const, Var)):
-                var = Var(f"s{len(self.lets)}", out.dtype)
-                self.lets.append((var, out))
-                out = var
-            done[id(e)] = out
+            done[id(e)] = self._node(e)
         return done[id(root)]
 
-    def vector(self, root: Expr, hoist: frozenset[int] = frozenset()) -> Expr:
+    def vector(self, root: Expr) -> Expr:
         """`root` in all lanes."""
-        return broadcast(self.value(root, hoist), self.lanes.count if self.lanes else 1)
+        return broadcast(self.value(root), self.lanes.count if self.lanes else 1)
+
+    def share(self, roots: Sequence[Expr]) -> None:
+        """Makes lets of dear values that several of `roots` (each a statement of its own) need."""
+        users: dict[int, set[int]] = {}
+        nodes: dict[int, Expr] = {}
+        for number, root in enumerate(roots):
+            for e in parts(root):
+                users.setdefault(id(e), set()).add(number)
+                nodes[id(e)] = e
+        inside: set[int] = set()
+        for key in reversed(users):  # users before their operands
+            e = nodes[key]
+            if len(users[key]) < 2 or key in inside or isinstance(e, (At, Index, Const, Var)) or e.dtype == INDEX:
+                continue
+            if expense(e) >= SHARE_FROM:
+                inside.update(id(x) for x in parts(e))
+                value = self.value(e)
+                var = Var(f"v{len(self.lets)}", value.dtype, value.lanes)
+                self.lets.append((var, value))
+                self._done[id(e)] = var
 
     def bind(self, body: Stmt) -> Stmt:
         """`body` with the lets in front."""
@@ -196,6 +213,25 @@ class Emitter:
             return atom
         done = self._done.get(id(atom))
         return done if done is not None else self.value(atom)
+
+
+def expense(*roots: Expr) -> int:
+    """Rough cost of one element in simple vector instructions; a function like exp counts 12."""
+    total = 0
+    for e in parts(*roots):
+        if isinstance(e, Unary):
+            total += (
+                1 if e.op in ("neg", "abs", "floor", "ceil", "trunc", "round", "not") else 4 if "sqrt" in e.op else 12
+            )
+        elif isinstance(e, Binary):
+            total += {"pow": 40, "div": 4, "atan2": 20, "hypot": 8}.get(e.op, 1) * (not _is_index(e))
+        elif isinstance(e, (Fma, Select, Check, At)):
+            total += 1
+    return total
+
+
+def _is_index(e: Expr) -> bool:
+    return isinstance(e, Binary) and e.op in ("floordiv", "floormod") and e.dtype == INDEX
 
 
 def unguarded(*roots: Expr) -> set[int]:

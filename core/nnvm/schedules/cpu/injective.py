@@ -15,12 +15,11 @@ from dataclasses import dataclass
 
 from nnvm.dim import Dim, numel
 from nnvm.schedules.cpu.access import At, Index, Source, all_affines, parts, recombine, rewrite, rewrite_affine
-from nnvm.schedules.cpu.emit import Emitter, Lanes, hoistable
+from nnvm.schedules.cpu.emit import Emitter, Lanes, expense, hoistable
 from nnvm.schedules.cpu.loops import (
     Axis,
     Step,
     collapse,
-    expense,
     loop,
     parallel_loops,
     vector_lanes,
@@ -190,14 +189,17 @@ def stores(
 ) -> Stmt:
     """The writes at one position of the vector loop; `emitter` when others share its sub-expressions."""
     memo: dict[int, Expr] = {}
-    emitter = emitter or Emitter(lanes, mask)
     out: list[Stmt] = []
-    for w in writes:
-        at = w.rewrite(space, env, memo) if env else w
+    placed = [w.rewrite(space, env, memo) for w in writes] if env else writes
+    own = emitter is None
+    if emitter is None:
+        emitter = Emitter(lanes, mask)
+        emitter.share([w.value for w in placed])
+    for at in placed:
         address = emitter.index(at.address)
         value = emitter.value(at.value) if address.lanes == 1 else emitter.vector(at.value)
         out.append(Store(at.target.buffer, (address,), value, mask if address.lanes > 1 else None))
-    return seq(out)
+    return emitter.bind(seq(out)) if own else seq(out)
 
 
 def hoist(writes: Sequence[Write], var: Var, space: Space) -> tuple[list[Write], list[tuple[Var, Expr]]]:

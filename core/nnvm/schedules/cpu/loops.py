@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 from nnvm.dim import Dim
 from nnvm.dtype import DType
-from nnvm.schedules.cpu.access import At, parts
 from nnvm.schedules.cpu.emit import Lanes, dim_value, lane_mask
 from nnvm.target import Target
-from nnvm.te.expr import INDEX, Binary, Check, Const, Expr, Fma, Select, Unary, Var, binary
+from nnvm.te.expr import INDEX, Const, Expr, Var, binary
 from nnvm.tir.affine import Affine, Space, affine, atom_affine
 from nnvm.tir.stmt import For, If, Stmt, seq
 
-__all__ = ["Axis", "Step", "collapse", "expense", "loop", "parallel_loops", "vector_lanes", "vector_loops"]
+__all__ = ["Axis", "Step", "collapse", "loop", "parallel_loops", "vector_lanes", "vector_loops"]
 
 #: Work (in simple operations on elements) below which a kernel stays on one thread.
 PARALLEL_WORK = 1 << 15
@@ -66,25 +65,6 @@ def collapse(axes: Sequence[Axis], forms: Iterable[Affine], space: Space) -> tup
         env[kept[group[-1]].var] = atom_affine(fused.var)
         out.append(fused)
     return out, env
-
-
-def expense(*roots: Expr) -> int:
-    """Rough cost of one element in simple vector instructions; a function like exp counts 12."""
-    total = 0
-    for e in parts(*roots):
-        if isinstance(e, Unary):
-            total += (
-                1 if e.op in ("neg", "abs", "floor", "ceil", "trunc", "round", "not") else 4 if "sqrt" in e.op else 12
-            )
-        elif isinstance(e, Binary):
-            total += {"pow": 40, "div": 4, "atan2": 20, "hypot": 8}.get(e.op, 1) * (not _is_index(e))
-        elif isinstance(e, (Fma, Select, Check, At)):
-            total += 1
-    return total
-
-
-def _is_index(e: Expr) -> bool:
-    return isinstance(e, Binary) and e.op in ("floordiv", "floormod") and e.dtype == INDEX
 
 
 def vector_lanes(target: Target, dtypes: Iterable[DType]) -> int:

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 from nnvm.dim import Dim, numel
 from nnvm.schedules.cpu.access import At, Held, Index, Inliner, Source, affines, parts, rewrite
+from nnvm.schedules.cpu.emit import expense
 from nnvm.schedules.cpu.injective import Write
-from nnvm.schedules.cpu.loops import Axis, expense
+from nnvm.schedules.cpu.loops import Axis
 from nnvm.te.expr import INDEX, Buffer, Expr, Reduce, Var
 from nnvm.te.tensor import Tensor, topological
 from nnvm.tir.affine import Affine, Space, affine, atom_affine

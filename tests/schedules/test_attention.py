@@ -1,0 +1,94 @@
+"""The attention schedule against the op's reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nnvm.compiler.lower_group import lower_group, tensors_of
+from nnvm.dim import symbol
+from nnvm.schedules.cpu.attention import match_attention
+from nnvm.target import Target
+from nnvm.te.expr import Fma
+from nnvm.tir.stmt import Allocate
+from nnvm.tir.visitor import post_order, stmts
+from tests.schedules import groups
+from tests.schedules.groups import data, graph_of, op
+from tests.schedules.harness import HASWELL
+
+RNG = np.random.default_rng(0)
+
+
+def rand(*shape: int) -> np.ndarray[Any, Any]:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def build(q: Any, k: Any, mask: str | None = None, **attrs: Any) -> Any:
+    ins = [data(q), data(k), data(k)]
+    if mask is not None:
+        ins.append(data((q[0], 1, q[2], k[2]), mask))
+    return graph_of([op("attention", *ins, **attrs)], ins)
+
+
+def arrays_of(graph: Any) -> list[Any]:
+    return [RNG.random(v[0].type.shape) < 0.6 if v[0].type.dtype.is_bool else rand(*v[0].type.shape)
+            for v in graph.inputs]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("q", "k", "mask", "attrs"),
+    [
+        ((1, 2, 5, 8), (1, 2, 7, 8), None, {}),  # few queries: no packing
+        ((1, 2, 1, 16), (1, 2, 33, 16), None, {}),
+        ((2, 2, 21, 20), (2, 2, 37, 20), None, {}),  # neither rows, keys nor columns divide
+        ((2, 2, 21, 24), (2, 2, 37, 24), "bool", {}),
+        ((1, 2, 60, 16), (1, 2, 60, 16), "float32", {"scale": 0.3}),
+        ((1, 2, 61, 16), (1, 2, 61, 16), None, {"causal": True}),
+        ((1, 4, 50, 8), (1, 2, 50, 8), None, {"groups": 2, "causal": True}),
+        ((3, 1, 9, 8), (3, 1, 100, 8), None, {}),
+    ],
+)
+def test_values(q: Any, k: Any, mask: str | None, attrs: dict[str, Any]) -> None:
+    graph = build(q, k, mask, **attrs)
+    arrays = arrays_of(graph)
+    if mask == "bool":
+        arrays[3][0, 0, 4] = False  # a row that may attend to nothing gives zeros
+    (out,) = groups.run(graph, arrays, compiled=True)
+    np.testing.assert_allclose(out, groups.reference(graph, arrays)[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("target", ["llvm -mcpu=haswell", "llvm -mcpu=nehalem", "llvm -mcpu=skylake-avx512"])
+def test_in_the_interpreter(target: str) -> None:
+    graph = build((1, 1, 8, 4), (1, 1, 9, 4), causal=True)
+    arrays = arrays_of(graph)
+    (out,) = groups.run(graph, arrays, compiled=False, target=Target.parse(target))
+    np.testing.assert_allclose(out, groups.reference(graph, arrays)[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (4, 19), (49, 50), (100, 7)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_symbolic_lengths(n: int, m: int, causal: bool) -> None:
+    s, t = symbol("s"), symbol("t")
+    graph = build((1, 2, s, 16), (1, 2, t, 16), causal=causal)
+    arrays = [rand(1, 2, n, 16), rand(1, 2, m, 16), rand(1, 2, m, 16)]
+    (out,) = groups.run(graph, arrays, compiled=True, symbols={"s": n, "t": m})
+    np.testing.assert_allclose(out, groups.reference(graph, arrays)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_scores_stay_in_a_block() -> None:
+    """The scratch memory of a head is that of a block of rows and the packed keys, not that of all scores."""
+    graph = build((1, 12, 512, 64), (1, 12, 512, 64))
+    func = lower_group(graph, HASWELL, "kernel")
+    scratch = [s.buffer for s in stmts(func.body) if isinstance(s, Allocate) and s.buffer.scope == "scratch"]
+    assert {b.name for b in scratch} == {"kt", "s", "sums"}
+    assert next(b for b in scratch if b.name == "s").shape[0] <= 48 * 512
+    assert sum(isinstance(e, Fma) for e in post_order(func.body)) == 2
+
+
+def test_what_is_no_attention() -> None:
+    a, b = data((2, 3, 5, 8)), data((2, 3, 8, 5))
+    scores = op("softmax", op("matmul", a, b), axis=3)
+    _, outputs = tensors_of(graph_of([scores], [a, b]))
+    assert match_attention(outputs) is None

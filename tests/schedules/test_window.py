@@ -1,0 +1,77 @@
+"""Pooling and depthwise convolution: values against the references, and loops without conditions in the interior."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nnvm.compiler.lower_group import lower_group
+from nnvm.te.expr import Select
+from nnvm.tir.stmt import For
+from nnvm.tir.visitor import post_order, stmts
+from tests.schedules import groups
+from tests.schedules.groups import data, graph_of, op
+from tests.schedules.harness import HASWELL
+
+RNG = np.random.default_rng(0)
+GEOMETRIES: list[dict[str, Any]] = [
+    {"pool_size": (3, 3), "strides": (2, 2), "padding": ((1, 1), (1, 1))},
+    {"pool_size": (3, 2), "strides": (1, 1), "padding": ((1, 0), (0, 1))},
+    {"pool_size": (2, 2), "ceil_mode": True},
+    {"pool_size": (5, 5), "strides": (1, 1), "padding": ((2, 2), (2, 2))},
+    {"pool_size": (7, 9), "strides": (1, 1)},
+]
+
+
+def rand(*shape: int) -> np.ndarray[Any, Any]:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
+@pytest.mark.parametrize("name", ["max_pool2d", "avg_pool2d"])
+@pytest.mark.parametrize("layout", ["NCHW", "NCHW8c"])
+def test_pooling(name: str, geometry: dict[str, Any], layout: str) -> None:
+    shape = (2, 3, 9, 11) if layout == "NCHW" else (1, 2, 9, 11, 8)
+    x = data(shape)
+    graph = graph_of([op(name, x, layout=layout, **geometry)], [x])
+    a = rand(*shape)
+    a[0, 1, 4, 5] = np.nan
+    (out,) = groups.run(graph, [a], compiled=True)
+    np.testing.assert_allclose(out, groups.reference(graph, [a])[0], rtol=1e-5, atol=1e-6)
+
+
+def test_pooling_in_the_interpreter() -> None:
+    x = data((1, 2, 5, 6, 8))
+    graph = graph_of([op("max_pool2d", x, layout="NCHW8c", **GEOMETRIES[0])], [x])
+    a = rand(1, 2, 5, 6, 8)
+    np.testing.assert_array_equal(groups.run(graph, [a], compiled=False)[0], groups.reference(graph, [a])[0])
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("kernel", [3, 5])
+@pytest.mark.parametrize("blocked", [False, True])
+def test_depthwise(stride: int, kernel: int, blocked: bool) -> None:
+    half = kernel // 2
+    common: dict[str, Any] = {"padding": ((half, half), (half, half)), "strides": (stride, stride)}
+    if blocked:
+        x, w = data((1, 2, 9, 12, 8)), data((2, 1, kernel, kernel, 1, 8))
+        y = op("conv2d", x, w, groups=16, data_layout="NCHW8c", kernel_layout="OIHW1i8o", **common)
+    else:
+        x, w = data((1, 5, 9, 12)), data((5, 1, kernel, kernel))
+        y = op("conv2d", x, w, groups=5, **common)
+    graph = graph_of([op("relu", y)], [x, w])
+    arrays = [rand(*x.type.shape), rand(*w.type.shape)]
+    (out,) = groups.run(graph, arrays, compiled=True)
+    np.testing.assert_allclose(out, groups.reference(graph, arrays)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_a_padded_window_has_no_conditions() -> None:
+    """Neither in the interior nor at the borders, where loops run over the taps inside."""
+    x, w = data((1, 2, 9, 12, 8)), data((2, 1, 3, 3, 1, 8))
+    y = op("conv2d", x, w, groups=16, data_layout="NCHW8c", kernel_layout="OIHW1i8o", padding=((1, 1), (1, 1)))
+    body = lower_group(graph_of([y], [x, w]), HASWELL, "kernel").body
+    assert not any(isinstance(e, Select) for e in post_order(body))
+    unrolled = [s for s in stmts(body) if isinstance(s, For) and s.kind == "unrolled"]
+    assert len(unrolled) >= 2, "taps and neighbouring pixels are written out"
