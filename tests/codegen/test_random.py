@@ -109,14 +109,14 @@ class Generator:
             return Select(self.value(BOOL, lanes, depth - 1), self.value(t, lanes, depth - 1),
                           self.value(t, lanes, depth - 1))  # fmt: skip
         if kind == "cast":
-            return Cast(self.value(I32, lanes, depth - 1), F32) if t == F32 else Cast(self.value(BOOL, lanes, depth - 1), I32)
+            return Cast(self.value(I32 if t == F32 else BOOL, lanes, depth - 1), t)
         if kind == "reduce" and lanes == 1:
             return VectorReduce(str(self.pick("max", "min")), self.value(t, 8, depth - 1))
         if kind == "broadcast" and lanes > 1:
             return Broadcast(self.value(t, 1, depth - 1), lanes)
         if kind == "unary":
             return Unary(str(self.pick("neg", "abs")), self.value(t, lanes, depth - 1))
-        ops = ("add", "sub", "mul", "min", "max") if t == F32 else ("add", "sub", "mul", "min", "max", "and", "xor", "shl", "shr")
+        ops = ("add", "sub", "mul", "min", "max", *(() if t == F32 else ("and", "xor", "shl", "shr")))
         x, y = self.value(t, lanes, depth - 1), self.value(t, lanes, depth - 1)
         if t == I32 and self.chance(0.15):
             one = const(1, I32) if lanes == 1 else Broadcast(const(1, I32), lanes)
@@ -125,8 +125,7 @@ class Generator:
 
     def leaf(self, t: DType, lanes: int) -> Expr:
         if t == BOOL:
-            x = Binary("lt", self.lane_index(lanes), self.splat(self.scalar_index(), lanes))
-            return x
+            return Binary("lt", self.lane_index(lanes), self.splat(self.scalar_index(), lanes))
         sources = [b for b in [*self.inputs, *self.scratch] if b.dtype == t]
         if self.chance(0.7) and sources:
             buffer = sources[int(self.rng.integers(len(sources)))]
@@ -250,5 +249,6 @@ def test_the_generator_makes_all_kinds() -> None:
             for name in getattr(type(x), "__dataclass_fields__", ()):
                 v = getattr(x, name)
                 stack.extend(v if isinstance(v, tuple) else (v,))
-    assert {Store, For, If, Let, Allocate, Load, Ramp, Broadcast, Select, Cast, VectorReduce, Unary, Binary, Const} <= seen
+    expressions = {Load, Ramp, Broadcast, Select, Cast, VectorReduce, Unary, Binary, Const}
+    assert {Store, For, If, Let, Allocate, *expressions} <= seen
     assert kinds == {"serial", "unrolled"}

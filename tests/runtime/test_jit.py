@@ -261,3 +261,12 @@ def test_workspace_is_per_thread() -> None:
         out[:] = 0
         kernel(a, out, threads=threads)
         assert (out == a[:, ::-1]).all()
+
+
+def test_expressions_nested_deeper_than_python_recurses() -> None:
+    x, y = Buffer("x", (1,), F32), Buffer("y", (1,), F32)
+    value: Expr = load(x, (const(0),))
+    for _ in range(2000):
+        value = value + 1.0
+    (kernel,) = compile_funcs([PrimFunc("deep", (x, y), 1, (), Store(y, (const(0),), value))])
+    assert run(kernel, 1)[0] == 2000

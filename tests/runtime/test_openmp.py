@@ -51,11 +51,9 @@ def test_what_the_body_takes_from_outside() -> None:
     table = Buffer("table", (4,), I64, scope="local")
     o, i, t, flag, number = Var("o"), Var("i"), Var("t"), Var("flag", BOOL), Var("v", F32)
     inner = For(i, Var("n"), Store(y, (o, i), load(x, (o, i)) * number + Cast(load(table, (o,)), F32)), "parallel")
-    body = Allocate(table, Seq((
-        For(t, const(4), Store(table, (t,), t * 100)),
-        For(o, const(4), Let(number, load(x, (o, const(0))) + 1.0,
-                             Let(flag, Binary("gt", Var("n"), o), If(flag, inner, Store(y, (o, const(0)), const(-1.0, F32)))))),
-    )))  # fmt: skip
+    branch = If(flag, inner, Store(y, (o, const(0)), const(-1.0, F32)))
+    row = Let(number, load(x, (o, const(0))) + 1.0, Let(flag, Binary("gt", Var("n"), o), branch))
+    body = Allocate(table, Seq((For(t, const(4), Store(table, (t,), t * 100)), For(o, const(4), row))))
     (kernel,) = compile_funcs([PrimFunc("f", (x, y), 1, ("n",), body)])
     a = np.random.default_rng(0).random((4, 10), np.float32)
     for n in (10, 2, 0):

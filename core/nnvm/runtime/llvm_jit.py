@@ -10,9 +10,9 @@ import itertools
 import json
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -35,7 +35,10 @@ __all__ = ["Kernel", "KernelError", "KernelIndexError", "KernelZeroDivisionError
            "failure", "load_ir"]  # fmt: skip
 
 _lock = threading.Lock()
+_deep_lock = threading.Lock()
 _serial = itertools.count()
+_T = TypeVar("_T")
+_DEEP_STACK, _DEEP_LIMIT = 512 << 20, 200_000
 _PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 
 
@@ -185,9 +188,9 @@ def compile_funcs(funcs: Sequence[PrimFunc], target: Target | None = None) -> li
     compiled: dict[str, Kernel] = {}
     out = []
     for func in funcs:
-        key = structural_key(func)
+        key = _deep(structural_key, func)
         if key not in compiled:
-            compiled[key] = _compile(func, key, target)
+            compiled[key] = _deep(_compile, func, key, target)
         out.append(_renamed(compiled[key], func))
     return out
 
@@ -197,6 +200,36 @@ def _renamed(kernel: Kernel, func: PrimFunc) -> Kernel:
         return kernel
     return Kernel(func.name, kernel.address, kernel.messages, func.params, func.outputs, func.symbols,
                   kernel.workspace, kernel.parallel, kernel.code)  # fmt: skip
+
+
+def _deep(function: Callable[..., _T], *arguments: Any) -> _T:
+    """`function(*arguments)`, again with a large stack where expressions nest deeper than Python's limit."""
+    try:
+        return function(*arguments)
+    except RecursionError:
+        pass
+    results: list[_T] = []
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            results.append(function(*arguments))
+        except BaseException as error:  # handed to the caller below
+            errors.append(error)
+
+    with _deep_lock:  # both settings are the process's
+        limit, size = sys.getrecursionlimit(), threading.stack_size(_DEEP_STACK)
+        sys.setrecursionlimit(_DEEP_LIMIT)
+        try:
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+        finally:
+            sys.setrecursionlimit(limit)
+            threading.stack_size(size)
+    if errors:
+        raise errors[0]
+    return results[0]
 
 
 def _compile(func: PrimFunc, key: str, target: Target) -> Kernel:
