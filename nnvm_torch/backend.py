@@ -53,6 +53,7 @@ def nnvm(
         StrictError: `strict=True` and something cannot be compiled.
     """
     from torch._dynamo.backends.common import aot_autograd
+    from torch._dynamo.exc import TensorifyScalarRestartAnalysis
 
     chosen = Options.make(options, mode, **more)
     owner = calling_owner()
@@ -69,7 +70,17 @@ def nnvm(
             inference_compiler=compiler("inference"), decompositions=decompositions(),
             keep_inference_input_mutations=True,
         )  # fmt: skip
-        return backend(gm, example_inputs)  # type: ignore[no-any-return]
+        try:
+            return backend(gm, example_inputs)  # type: ignore[no-any-return]
+        except (StrictError, TensorifyScalarRestartAnalysis):
+            raise
+        except Exception as e:
+            # AOTAutograd has no form for the code (as_strided beyond a view, ...); eager has
+            if config.debug_level():
+                raise
+            _warn_of_fault(e)
+            record(GraphRecord("inference", 0, len(gm.graph.nodes), failure=f"AOTAutograd: {e}", owner=owner))
+            return gm.forward  # type: ignore[no-any-return]
 
 
 def compile_fx(
@@ -98,7 +109,8 @@ def compile_fx(
                 raise
             _warn_of_fault(e)
             return _all_in_aten(gm, kind, options, owner, f"fault in the compiler: {type(e).__name__}: {e}")
-    return Verified(runner, gm, options.verify) if options.verify and not is_random(gm) else runner
+    checked = Verified(runner, gm, options.verify) if options.verify and not is_random(gm) else runner
+    return _boxed(checked)
 
 
 def _built(
@@ -119,6 +131,16 @@ def _built(
         print(f"nnvm: {kind} graph, {entry.native} of {entry.total} nodes native, {len(entry.kernels)} kernels, "
               f"{took:.2f} s")  # fmt: skip
     return runner
+
+
+def _boxed(run: Callable[[list[Any]], Any]) -> Compiled:
+    """As a plain function, which AOTAutograd may wrap, with the mark that it takes its arguments as one list."""
+
+    def boxed(args: list[Any]) -> Any:
+        return run(args)
+
+    boxed._boxed_call = True  # type: ignore[attr-defined]
+    return boxed
 
 
 def _static_inputs() -> frozenset[int]:

@@ -18,7 +18,7 @@ __all__ = ["decompositions", "whole"]
 _WHOLE = ("_embedding_bag.default", "_embedding_bag_forward_only.default", "bernoulli.p", "bernoulli.default")
 
 #: Operators whose decomposition is nothing but other operators that we convert, at no cost.
-_TAKE_APART = ("std.correction", "var_mean.correction", "std_mean.correction", "linear.default", "reshape.default",
+_TAKE_APART = ("std_mean.correction", "linear.default", "reshape.default",
                "contiguous.default", "chunk.default", "softmax.int", "log_softmax.int", "split.Tensor", "tile.default",
                "conv1d.default", "conv2d.default", "conv3d.default", "flatten.using_ints", "expand_as.default",
                "positive.default", "numpy_T.default", "unflatten.int", "swapaxes.default", "broadcast_to.default",
@@ -27,7 +27,7 @@ _TAKE_APART = ("std.correction", "var_mean.correction", "std_mean.correction", "
 #: Operators that PyTorch takes apart whatever the table says, by a kernel for autograd written in Python.
 _FORCED = tuple(
     f"{name}{n}d.{kind}" for name in ("upsample_nearest", "_upsample_nearest_exact") for n in (1, 2, 3)
-    for kind in ("default",)
+    for kind in ("default", "vec")
 )  # fmt: skip
 
 

@@ -63,7 +63,7 @@ class AtenCall:
         kwargs = {k: _fill(a, tensors, env) for k, a in self.kwargs.items()}
         flat = _flat(self.target(*args, **kwargs))
         results = [flat[i] for i in self.keep]
-        storages = {t.untyped_storage()._cdata for t in tensors if t.layout == torch.strided}
+        storages = {t.untyped_storage()._cdata for t in tensors if t is not None and t.layout == torch.strided}
         out = [_own(r, storages) for r in results]
         if self.effect:
             out.append(torch.empty(0, dtype=torch.uint8))

@@ -26,8 +26,6 @@ class Runner:
     AOTAutograd's boxed convention: the argument list is emptied, so that arguments are freed as early as may be.
     """
 
-    _boxed_call = True
-
     def __init__(self, imported: Imported, compiled: CompiledGraph | None) -> None:
         self.imported, self.compiled = imported, compiled
         self.sizes = tuple(imported.sizes.items())

@@ -148,8 +148,12 @@ class TorchMemory:
         nbytes = dims.numel(shape) * dtype.bytes
         return arena[offset : offset + nbytes].view(_OF_DTYPE[dtype]).view(shape)  # type: ignore[operator]
 
-    def reshape(self, tensor: torch.Tensor, offset: int, shape: tuple[int, ...], dtype: DType) -> torch.Tensor:
-        if dtype is HANDLE or (offset == 0 and tuple(tensor.shape) == shape and tensor.dtype == _OF_DTYPE[dtype]):
+    def reshape(self, tensor: Any, offset: int, shape: tuple[int, ...], dtype: DType) -> Any:
+        if (
+            tensor is None
+            or dtype is HANDLE
+            or (offset == 0 and tuple(tensor.shape) == shape and tensor.dtype == _OF_DTYPE[dtype])
+        ):
             return tensor
         flat = tensor.reshape(-1)[offset // dtype.bytes :]
         return flat[: dims.numel(shape)].view(_OF_DTYPE[dtype]).view(shape)
@@ -164,5 +168,6 @@ class TorchMemory:
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         target.copy_(source)
 
-    def pointer(self, tensor: torch.Tensor) -> int:
-        return tensor.data_ptr() if tensor.layout == torch.strided else 0
+    def pointer(self, tensor: torch.Tensor | None) -> int:
+        # AOTAutograd passes None for the tokens that keep its effects in order
+        return tensor.data_ptr() if tensor is not None and tensor.layout == torch.strided else 0

@@ -24,8 +24,6 @@ def is_random(gm: fx.GraphModule) -> bool:
 class Verified:
     """Calls `run`, and for the first `calls` calls also `gm`, on copies of the arguments."""
 
-    _boxed_call = True
-
     def __init__(self, run: Callable[[list[Any]], Any], gm: fx.GraphModule, calls: int) -> None:
         self.run, self.gm, self.left = run, gm, calls
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from nnvm.dtype import I64
+from nnvm.dtype import F64, I64
 from nnvm.graph import NodeEntry
 from nnvm_torch.convert.table import Context, Scalar, Unsupported, Value, converts, normal_axes, normal_axis
 
@@ -105,11 +105,11 @@ def _var(c: Context, x: NodeEntry, dim: Axes = None, correction: Scalar | None =
 @converts("std.correction")
 def _std(c: Context, x: NodeEntry, dim: Axes = None, *, correction: Scalar | None = None,
          keepdim: bool = False) -> Value:  # fmt: skip
-    wide = c.compute(x)
+    wide = c.cast(x, F64)  # as eager: the variance of very small or large float32 numbers has no float32
     return c.cast(c.op("sqrt", _variance(c, wide, dim, correction, keepdim)), c.dtype)
 
 
-@converts("var_mean.correction", "std_mean.correction")
+@converts("var_mean.correction")
 def _var_mean(c: Context, x: NodeEntry, dim: Axes = None, *, correction: Scalar | None = None,
               keepdim: bool = False) -> Value:  # fmt: skip
     return _variance(c, x, dim, correction, keepdim), _reduce(c, "mean", x, dim, keepdim)

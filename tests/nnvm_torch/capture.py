@@ -9,6 +9,7 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch.utils._python_dispatch import _disable_current_modes
 
+from nnvm_torch.backend import _boxed
 from nnvm_torch.decompositions import decompositions, whole
 from nnvm_torch.fx_importer import Imported, import_graph
 from nnvm_torch.partition import is_view  # noqa: F401  registers torch.op
@@ -28,7 +29,7 @@ class Capture:
             with _disable_current_modes():
                 imported = import_graph(graph, frozenset(context.fw_metadata.static_input_indices))
             self.graphs.append(imported)
-            return ReferenceRunner(imported)
+            return _boxed(ReferenceRunner(imported))
 
         with whole():
             backend = aot_autograd(
