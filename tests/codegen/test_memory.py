@@ -197,6 +197,20 @@ def test_select_divides_only_in_lanes_taken() -> None:
     compare(func, np.arange(8, dtype=np.int32) * 10, np.array([0, 1, 2, 0, 4, 5, 0, 7], np.int32))
 
 
+def test_lanes_of_another_length_under_a_select() -> None:
+    """Four lanes choose; the branch reduces eight lanes that are there only if one of them takes it."""
+    x, c, y = Buffer("x", (8,), F32), Buffer("c", (4,), BOOL), Buffer("y", (4,), F32)
+    at, start = (Ramp(const(0), 1, 4),), Buffer("start", (1,), I64)
+    total = VectorReduce("sum", Load(x, (Ramp(load(start, (const(0),)), 1, 8),)))
+    value = Select(Load(c, at), Broadcast(total, 4), Broadcast(const(-1.0, F32), 4))
+    func = PrimFunc("l", (x, c, start, y), 1, (), Store(y, at, value))
+    (kernel,) = compile_funcs([func])
+    for lane, first, expected in ((1, 0, [-1, 36, -1, -1]), (None, 1 << 40, [-1] * 4)):
+        cond, out = np.arange(4) == lane, np.zeros(4, np.float32)
+        kernel(data(F32, 8), cond, np.array([first]), out)
+        assert out.tolist() == expected
+
+
 def test_masked_store_fails_only_for_its_lanes() -> None:
     a, b, y = Buffer("a", (8,), I32), Buffer("b", (8,), I32), Buffer("y", (8,), I32)
     lanes = (Ramp(const(0), 1, 8),)

@@ -72,17 +72,16 @@ class MemoryEmitter(IndexEmitter):
         return b.phi(register_type(e.dtype, e.lanes), [(value, arm.block), (literal(0, e.dtype, e.lanes), before)])
 
     def _mask_for(self, mask: str, from_: int, to: int) -> str:
-        """A mask of `from_` lanes for an access of `to` lanes: any lane's will do for a scalar."""
+        """A mask of `from_` lanes for an access of `to` lanes: of another length, where any lane holds."""
         if from_ == to:
             return mask
-        if from_ == 1:
-            return splat(self.b, mask, "i1", to)
-        if to == 1:
+        if from_ > 1:
             if _all(mask, True) or _all(mask, False):
-                return "true" if _all(mask, True) else "false"
-            type_ = mask_type(from_)
-            return self.b.call("i1", f"llvm.vector.reduce.or.{suffix(type_)}", [(type_, mask)])
-        raise ValueError(f"a mask of {from_} lanes for {to} lanes")
+                mask = "true" if _all(mask, True) else "false"
+            else:
+                type_ = mask_type(from_)
+                mask = self.b.call("i1", f"llvm.vector.reduce.or.{suffix(type_)}", [(type_, mask)])
+        return mask if to == 1 else splat(self.b, mask, "i1", to)
 
     def _read(self, slot: Slot, text: str, operands: tuple[str, ...]) -> str:
         """Value of a load: known again as long as nothing was stored to the buffer in between."""
