@@ -298,8 +298,8 @@ class Space:
         if op == "floordiv":
             return first, last
         if first == last:
-            start = self.multiply(first, y[0])
-            return x[0] - start, x[1] - start
+            start = self.floormod(x[0], y[0])
+            return start, start + (x[1] - x[0])
         return _ZERO, y[0] - 1
 
     def _relax_product(self, x: Interval, y: Affine) -> Interval | None:

@@ -126,10 +126,44 @@ class Lowering:
             parts.append(self.loop(main, axis, then) if full.int == 1 else self._for(main, axis, full, kind, then))
         if rest.int != 0:
             tail = nest.copy()
-            tail.set_inner(split, rest)
-            last = self._settle(tail, tail.bind(axis, full), then)
-            parts.append(last if rest.int is not None else If(self.builder.less(affine(0), rest), last))
+            parts.append(self._last_block(tail, split, tail.bind(axis, full), then))
         return seq(parts)
+
+    def _last_block(self, nest: Nest, split: Split, known: list[IterVar], then: Continue) -> Stmt:
+        """The block that is not full. Where only the call knows its size, and it is written out, it is cut into
+        blocks of a half, a quarter, ... of the full one, each behind a condition; what is less than a vector is
+        masked."""
+        rest = left = self.space.floormod(nest.extents[split.parent], affine(split.factor))
+        sizes, unit = self._block_sizes(nest, split, rest)
+        done = affine(0)
+        parts: list[Stmt] = []
+        for size in sizes:
+            part = nest.copy()
+            part.shifts[split] = done
+            part.set_inner(split, affine(size))
+            parts.append(If(self.builder.less(affine(size - 1), left), self._settle(part, known, then)))
+            done, left = rest - self.space.floormod(rest, affine(size)), self.space.floormod(rest, affine(size))
+        if unit > 1 or not sizes:
+            nest.shifts[split] = done
+            nest.set_inner(split, left)
+            last = self._settle(nest, known, then)
+            parts.append(last if left.int is not None else If(self.builder.less(affine(0), left), last))
+        return seq(parts)
+
+    def _block_sizes(self, nest: Nest, split: Split, rest: Affine) -> tuple[list[int], int]:
+        """The constant sizes that an unknown rest is cut into, and the lanes of the vectors in it."""
+        kinds = nest.stage.kinds
+        inner = nest.leaves_of(split.inner)
+        vectors = [a.extent for a in inner if kinds.get(a) == "vectorized"]
+        unit = vectors[0] if vectors and isinstance(vectors[0], int) else 1
+        if rest.int is not None or split.parent.kind == "reduce" or all(kinds.get(a) == "vectorized" for a in inner):
+            return [], unit
+        sizes = []
+        size = unit
+        while size < split.factor:
+            sizes.insert(0, size)
+            size *= 2
+        return sizes, unit
 
     def _for(self, nest: Nest, axis: IterVar, extent: Affine, kind: str, then: Continue) -> Stmt:
         nest = nest.copy()
@@ -166,25 +200,25 @@ class Lowering:
     def _settle(self, nest: Nest, known: list[IterVar], then: Continue) -> Stmt:
         """Go on with `then`, the inner extents of all splits whose outer axis is in `known` made exact."""
         for split in nest.open_splits(known):
-            if not self._settle_split(nest, split):
+            nest.guard(nest.values[split.outer], nest.extents[split.outer])  # bound before the extent was narrowed?
+            if not self._set_inner(nest, split):
                 return self._branch(nest, split, known, then)
         return then(nest)
 
-    def _settle_split(self, nest: Nest, split: Split) -> bool:
-        """Make the inner extent exact if the loop bounds say which it is; False: it takes two cases."""
+    def _set_inner(self, nest: Nest, split: Split) -> bool:
+        """Make the inner extent exact if the loop bounds say which it is; False: it takes several cases."""
         whole, outer = nest.extents[split.parent], nest.values[split.outer]
-        nest.guard(outer, nest.extents[split.outer])  # it may have been bound before the extent was narrowed
         rest = self.space.floormod(whole, affine(split.factor))
         full = self.space.floordiv(whole, affine(split.factor))
         if rest.int == 0 or self.space.nonnegative(full - outer - 1):
             nest.set_inner(split, affine(split.factor))
-        elif self.space.nonnegative(outer - full):
-            nest.set_inner(split, rest)
         elif any(a in self.vector_vars for a in outer.atoms()):
             pass  # differs between lanes: the body is guarded instead
         elif not self._must_peel(nest, split):
             left = whole - outer * split.factor
             nest.set_inner(split, self.space.minimum(affine(split.factor), left))
+        elif rest.int is not None and self.space.nonnegative(outer - full):
+            nest.set_inner(split, rest)
         else:
             return False
         return True
@@ -193,14 +227,15 @@ class Lowering:
         """The two cases of a block: full, or the last one."""
         whole, outer = nest.extents[split.parent], nest.values[split.outer]
         full = self.space.floordiv(whole, affine(split.factor))
+        if self.space.nonnegative(outer - full):
+            return self._last_block(nest.copy(), split, known, then)
         atom = next(iter(outer.terms)) if len(outer.terms) == 1 and outer == _only(outer) else None
         main, last = nest.copy(), nest.copy()
         main.set_inner(split, affine(split.factor))
         then_main = self._assuming(atom, affine(0), full - 1, lambda: self._settle(main, known, then))
         if not any(a in self.unrolled_vars for a in outer.atoms()):
             last.values[split.outer] = full
-        last.set_inner(split, self.space.floormod(whole, affine(split.factor)))
-        then_last = self._assuming(atom, full, full, lambda: self._settle(last, known, then))
+        then_last = self._assuming(atom, full, full, lambda: self._last_block(last, split, known, then))
         return If(self.builder.less(outer, full), then_main, then_last)
 
     def _assuming(self, atom: Atom | None, low: Affine, high: Affine, then: Callable[[], Stmt]) -> Stmt:
@@ -293,9 +328,13 @@ class Lowering:
         # The outer loops may run over a region only: of the other stage's axes, and so of these.
         extents = [nest.extents[a] for a in other.axes]
         own = Nest.start(stage, self.space, nest.base, extents)
-        for theirs, mine in shared:
-            for split in own.open_splits(own.bind(mine, nest.values[theirs])):
-                if not self._settle_split(own, split):
+        for relation, theirs in zip(stage.relations, other.relations):  # the blocks are those of the other stage
+            if isinstance(relation, Split) and isinstance(theirs, Split) and theirs in nest.settled:
+                own.shifts[relation] = nest.shifts.get(theirs, affine(0))
+                own.set_inner(relation, nest.extents[theirs.inner])
+        for theirs_leaf, mine in shared:
+            for split in own.open_splits(own.bind(mine, nest.values[theirs_leaf])):
+                if not self._set_inner(own, split):
                     left = own.extents[split.parent] - own.values[split.outer] * split.factor
                     own.set_inner(split, self.space.minimum(affine(split.factor), left))
         return own

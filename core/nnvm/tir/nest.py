@@ -23,6 +23,7 @@ class Nest:
         values: the axes that are determined by the open loops (tensor axes count from `base`).
         guards: pairs (value, bound): the body runs only where value < bound.
         settled: splits whose inner extent is exact here, so that no guard is needed.
+        shifts: where in its block the part starts that the inner loop of a split runs over.
         lanes: reduce loops with accumulators of their own, and how many.
         divisors: how far the inner axis of a fusion runs, as far as the fused loop is concerned.
     """
@@ -34,6 +35,7 @@ class Nest:
     values: dict[IterVar, Affine] = field(default_factory=dict)
     guards: tuple[tuple[Affine, Affine], ...] = ()
     settled: frozenset[Split] = frozenset()
+    shifts: dict[Split, Affine] = field(default_factory=dict)
     lanes: dict[IterVar, int] = field(default_factory=dict)
     divisors: dict[Fuse, Affine] = field(default_factory=dict)
 
@@ -52,6 +54,7 @@ class Nest:
             self,
             extents=dict(self.extents),
             values=dict(self.values),
+            shifts=dict(self.shifts),
             lanes=dict(self.lanes),
             divisors=dict(self.divisors),
         )
@@ -107,14 +110,14 @@ class Nest:
         outer, inner = self.values.get(split.outer), self.values.get(split.inner)
         if outer is None or inner is None or split.parent in self.values:
             return False
-        value = self.values[split.parent] = outer * split.factor + inner
+        value = self.values[split.parent] = outer * split.factor + inner + self.shifts.get(split, 0)
         if split not in self.settled:
             self.guard(value, self.extents[split.parent])
         return True
 
     def guard(self, value: Affine, bound: Affine) -> None:
         """Run the body only where value < bound."""
-        if not self.space.nonnegative(bound - value - 1):
+        if (value, bound) not in self.guards and not self.space.nonnegative(bound - value - 1):
             self.guards += ((value, bound),)
 
     def open_splits(self, known: Sequence[IterVar]) -> list[Split]:
@@ -165,6 +168,9 @@ class Nest:
         for relation in self.stage.relations:
             if isinstance(relation, Split) and relation.parent is axis:
                 outer, inner = self._interval(relation.outer), self._interval(relation.inner)
-                low, high = outer[0] * relation.factor + inner[0], outer[1] * relation.factor + inner[1]
-                return low, self.space.minimum(high, self.extents[axis] - 1)
+                shift = self.shifts.get(relation, 0)
+                low = outer[0] * relation.factor + inner[0] + shift
+                high = outer[1] * relation.factor + inner[1] + shift
+                exact = relation in self.settled
+                return low, high if exact else self.space.minimum(high, self.extents[axis] - 1)
         return affine(0), self.extents[axis] - 1

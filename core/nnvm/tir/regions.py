@@ -95,13 +95,13 @@ class Regions:
         return reduced
 
     def _bounds(self, tensor: Tensor, d: int, index: Affine, domain: dict[Atom, Interval], always: bool) -> Interval:
-        """Range of one index, cut to the tensor (what is read beyond it is behind a condition)."""
+        """Range of one index, cut to the tensor where it may be too large: behind a condition, or by estimate."""
         first, last = affine(0), affine(tensor.shape[d]) - 1
         found = self.space.relax(index, domain)
         if found is None:
             return first, last
         low, high = found
-        if low is high and (always or (self.space.nonnegative(low) and self.space.nonnegative(last - low))):
+        if always and (low is high or not any(isinstance(a, tuple) for a in index.terms)):
             return found
         low = self.space.maximum(low, first)
         return low, self.space.minimum(high, last)
