@@ -52,7 +52,7 @@ def compare(got: torch.Tensor, expected: torch.Tensor, scale: float, what: str) 
 Check = Callable[..., None]
 
 
-@pytest.fixture(params=["reference", "llvm"])
+@pytest.fixture(params=["reference", "scheduled"])
 def check(request: pytest.FixtureRequest) -> Check:
     """`check(op, inputs, expected, tolerance=1, **attrs)`: op on torch tensors gives `expected`, on every route."""
     route: str = request.param

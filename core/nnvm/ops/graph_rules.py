@@ -97,3 +97,6 @@ _attach("reshape flatten squeeze expand_dims broadcast_to slice concatenate", "s
 _attach("dense", "trailing_axes", _last_axes())
 _attach("layer_norm rms_norm", "trailing_axes", _last_axes("axis"))
 _attach("softmax log_softmax", "trailing_axes", _last_axis)
+_attach("where", "is_select", True)
+_attach("softmax", "is_softmax", True)
+_attach("attention", "is_attention", True)

@@ -77,6 +77,8 @@ def _dense_compute(attrs: Attrs, inputs: list[Tensor], outputs: Types) -> list[T
     rows = data.shape[:-1]
 
     def product(row: tuple[Expr, ...], w: Expr) -> Expr:
+        if k.extent == 0:
+            return te.const(0, at)
         return te.sum(te.cast(read(data, *row, k.var), at) * te.cast(w, at), [k])
 
     if block is None:
@@ -135,6 +137,8 @@ def _matmul_compute(attrs: Attrs, inputs: list[Tensor], outputs: Types) -> list[
     k = te.reduce_axis(a.shape[-2 if attrs["transpose_a"] else -1], "k")
 
     def element(*i: Expr) -> Expr:
+        if k.extent == 0:
+            return te.const(0, at)
         left = (k.var, i[-2]) if attrs["transpose_a"] else (i[-2], k.var)
         right = (i[-1], k.var) if attrs["transpose_b"] else (k.var, i[-1])
         x = te.cast(_read_matrix(a, i[:-2], left, shape), at)

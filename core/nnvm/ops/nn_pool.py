@@ -137,13 +137,30 @@ def _max_compute(rank: int, with_indices: bool) -> Any:
         value = over(shape, "max_pool", lambda *i: te.max(te.cast(_windowed(padded, pool, i, taps), at), window))
         out = [rounded(value, x.dtype)]
         if with_indices:
-            window2 = [te.reduce_axis(k, f"k{i}") for i, k in enumerate(pool.size)]
-            taps2 = [w.var for w in window2]
-            out.append(over(shape, "max_pool_index", lambda *i: te.argmax(
-                te.cast(_windowed(padded, pool, i, taps2), at), _flat_position(pool, i, taps2), window2)))  # fmt: skip
+            out.append(_max_positions(padded, pool, shape))
         return out
 
     return compute
+
+
+def _max_positions(padded: Tensor, pool: _Pool, shape: Shape) -> Tensor:
+    """Where the greatest element of each window is: which tap sees it, then where that tap looks."""
+    window = [te.reduce_axis(k, f"k{i}") for i, k in enumerate(pool.size)]
+    taps = [w.var for w in window]
+    number: Expr = te.const(0)
+    for tap, k in zip(taps, pool.size):
+        number = number * k + tap
+    at = padded.dtype.compute
+    best = over(shape, "best_tap", lambda *i: te.argmax(te.cast(_windowed(padded, pool, i, taps), at), number, window))
+
+    def element(*i: Expr) -> Expr:
+        left, found = best[i], []
+        for k in reversed(pool.size[1:]):
+            found.append(left % k)
+            left = left // k
+        return _flat_position(pool, i, [left, *reversed(found)])
+
+    return over(shape, "max_pool_index", element)
 
 
 def _flat_position(pool: _Pool, i: tuple[Expr, ...], taps: Sequence[Expr]) -> Expr:

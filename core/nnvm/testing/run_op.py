@@ -13,11 +13,14 @@ import numpy as np
 
 import nnvm.ops  # noqa: F401  (registers the ops)
 from nnvm import te
+from nnvm.compiler.lower_group import lower_group
 from nnvm.dim import evaluate
 from nnvm.graph.evaluate import evaluate_node
+from nnvm.graph.graph import Graph
 from nnvm.graph.node import Node, apply, variable
 from nnvm.graph.types import TensorType
 from nnvm.runtime.llvm_jit import compile_funcs
+from nnvm.target import Target
 from nnvm.te.schedule import Schedule
 from nnvm.tir.interpreter import run
 from nnvm.tir.lower import lower
@@ -59,11 +62,23 @@ def _call_native(node: Node, arrays: Sequence[Array], symbols: Mapping[str, int]
     return outputs
 
 
+def _call_scheduled(node: Node, arrays: Sequence[Array], symbols: Mapping[str, int]) -> list[Array]:
+    """As a group of its own, under the schedule that the compiler picks."""
+    graph = Graph(node.outputs, tuple(e.node for e in node.inputs))
+    func, outputs = lower_group(graph, Target.current(), "kernel"), _outputs(node, symbols)
+    (kernel,) = compile_funcs([func])
+    # a param may have fewer dimensions than the tensor: only the memory counts
+    params = [a.reshape([evaluate(d, symbols) for d in p.shape]) for p, a in zip(func.params, [*arrays, *outputs])]
+    kernel(*params, symbols={s: symbols[s] for s in func.symbols})
+    return outputs
+
+
 #: Ways to run an op: what the node gives for arrays and values of the named sizes.
 ROUTES: dict[str, Callable[[Node, Sequence[Array], Mapping[str, int]], Sequence[Array]]] = {
     "reference": evaluate_node,
     "interpreter": _interpret,
     "llvm": _call_native,
+    "scheduled": _call_scheduled,
 }
 
 
