@@ -153,19 +153,19 @@ def test_blocked_convolution_with_padding(cpu, size, kernel, stride, pad):
         inside = lambda i: (i >= pad) & (i < size + pad)  # noqa: E731
         padded = compute(
             (n, ci, size + 2 * pad, size + 2 * pad, p),
-            lambda b, c, h, v, l: select(inside(h) & inside(v), x[b, c, h - pad, v - pad, l], 0.0),
+            lambda b, c, h, v, e: select(inside(h) & inside(v), x[b, c, h - pad, v - pad, e], 0.0),
             "padded",
         )
     axes = [reduce_axis(d, a) for d, a in ((ci, "c"), (kernel, "kh"), (kernel, "kw"), (p, "cb"))]
     c, kh, kw, cb = (a.var for a in axes)
     y = compute(
         (n, co, out_size, out_size, p),
-        lambda b, o, h, v, l: te.sum(
-            padded[b, c, h * stride + kh, v * stride + kw, cb] * w[o, c, kh, kw, cb, l], axes
+        lambda b, o, h, v, e: te.sum(
+            padded[b, c, h * stride + kh, v * stride + kw, cb] * w[o, c, kh, kw, cb, e], axes
         ),
         "y",
     )  # fmt: skip
-    o = compute(y.shape, lambda b, k, h, v, l: maximum(y[b, k, h, v, l] + bias[k, l], 0.0), "o")
+    o = compute(y.shape, lambda b, k, h, v, e: maximum(y[b, k, h, v, e] + bias[k, e], 0.0), "o")
     xv, wv, bv = whole(n, ci * p, size, size), whole(co * p, ci * p, kernel, kernel), whole(co * p)
     packed = np.ascontiguousarray(wv.reshape(co, p, ci, p, kernel, kernel).transpose(0, 2, 4, 5, 3, 1))
     (out,) = execute([x, w, bias], [o], [blocked(xv, p), packed, bv.reshape(co, p)], cpu)
@@ -190,7 +190,7 @@ def test_grouped_convolution():
     c, kh, kw, cb = (a.var for a in axes)
     y = compute(
         (1, 4, 4, 4, 8),
-        lambda b, o, h, v, l: te.sum(x[b, o // 2 * 2 + c, h + kh, v + kw, cb] * w[o, c, kh, kw, cb, l], axes),
+        lambda b, o, h, v, e: te.sum(x[b, o // 2 * 2 + c, h + kh, v + kw, cb] * w[o, c, kh, kw, cb, e], axes),
         "y",
     )
     xv, wv = whole(1, 32, 6, 6), whole(32, 16, 3, 3)

@@ -158,7 +158,7 @@ class Lowering:
         unit = vectors[0] if vectors and isinstance(vectors[0], int) else 1
         if rest.int is not None or split.parent.kind == "reduce" or all(kinds.get(a) == "vectorized" for a in inner):
             return [], unit
-        sizes = []
+        sizes: list[int] = []
         size = unit
         while size < split.factor:
             sizes.insert(0, size)

@@ -177,7 +177,7 @@ def _key(e: Expr) -> object:
 
 
 def _substitute(e: Expr, env: dict[Var, Expr]) -> Expr:
-    memo: dict[Expr, Expr] = {**env}
+    memo: dict[Expr, Expr] = {v: e for v, e in env.items()}  # noqa: C416 (Var keys as Expr keys)
     for x in post_order(e):
         if x not in memo:
             old = children(x)

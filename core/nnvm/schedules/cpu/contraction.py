@@ -64,9 +64,8 @@ class Operand:
         if self.step(var) == 1:
             return 1 << 62
         for atom, coef in self.address.terms.items():
-            if isinstance(atom, tuple) and atom[0] == "floormod" and coef == 1:
-                if atom[1] == atom_affine(var) and (size := atom[2].int) is not None:
-                    return size
+            if isinstance(atom, tuple) and atom[0] == "floormod" and coef == 1 and atom[1] == atom_affine(var):
+                return atom[2].int
         return None
 
 
@@ -106,7 +105,7 @@ def contraction(
     return lower(_Plan(found, target).schedule, [*inputs, *outputs], name, strides)
 
 
-# -- what it is ---------------------------------------------------------------------------------------------------------
+# -- what it is ----------------------------------------------------------------------------------------------------
 
 
 def match(inputs: Sequence[Tensor], outputs: Sequence[Tensor], strides: Strides) -> Contraction | None:
@@ -197,7 +196,7 @@ def _roles(
     return None
 
 
-# -- how it is run ------------------------------------------------------------------------------------------------------
+# -- how it is run -------------------------------------------------------------------------------------------------
 
 
 def step_cycles(rows: int, vectors: int) -> float:
@@ -264,7 +263,9 @@ class _Plan:
         row = self._row_axis()
         extra = self._second_column(vector)
         rows, vectors = self._tile(row, vector, block, extra)
-        inside = min(vectors, max(1, block // self.lanes), _vectors_of(vector.extent, self.lanes))
+        inside = min(vectors, max(1, block // self.lanes))
+        if isinstance(vector.extent, int):
+            inside = min(inside, max(1, vector.extent // self.lanes))
         outside = vectors // inside if extra is not None else 1
         vo, vi = st.split(vector, inside * self.lanes)
         vv, vl = st.split(vi, self.lanes)
@@ -309,22 +310,21 @@ class _Plan:
             most = min(most, -(-vector.extent // self.lanes))
         if extra is not None and isinstance(extra.extent, int):
             most = extra.extent
-        count = extra.extent if extra is not None else _vectors_of(vector.extent, self.lanes)
+        count: Dim = vector.extent // self.lanes if extra is None else extra.extent
         best: tuple[float, int, int] | None = None
         for vectors in range(1, min(most, 6) + 1):
             if extra is None and block < 1 << 62 and (block // self.lanes) % vectors:
                 continue  # a tile must not straddle blocks
             rows, cycles = tile_rows(extent, vectors, self.target.vector_registers)
-            waste = 1.0
             if isinstance(count, int):
+                count = max(count, 1)
                 left = count % vectors
                 rest = tile_rows(extent, left, self.target.vector_registers)[1] if left else 0.0
                 cycles = (count // vectors * cycles + rest) / count
             else:
                 cycles /= vectors
-            score = cycles * waste
-            if best is None or score < best[0] * 0.999:
-                best = (score, rows, vectors)
+            if best is None or cycles < best[0] * 0.999:
+                best = (cycles, rows, vectors)
         assert best is not None
         return best[1], best[2]
 
@@ -534,7 +534,3 @@ def _bare(e: Expr) -> Expr:
     while isinstance(e, Cast):
         e = e.a
     return e
-
-
-def _vectors_of(extent: Dim, lanes: int) -> Dim | int:
-    return extent // lanes if isinstance(extent, int) and extent >= lanes else 1 if isinstance(extent, int) else 1 << 20
