@@ -130,11 +130,12 @@ for _n, _s in (("left_shift", "__lshift__"), ("right_shift", "__rshift__")):
 
 
 def _scaled(c: Context, name: str, x: Operand, y: Operand, alpha: Scalar) -> NodeEntry:
-    t = _opmath(c, x, y) if alpha == 1 else c.dtype.compute
-    right = c.value(y, t)
-    if alpha != 1:
-        right = c.op("multiply", right, c.value(alpha, t))
-    return c.cast(c.op(name, c.value(x, t), right), c.dtype)
+    """x ± alpha * y. Unlike other operators eager rounds scalars to the half type first, and the result once."""
+    t = c.dtype
+    if alpha == 1:
+        return c.op(name, c.value(x, t), c.value(y, t))
+    right = c.op("multiply", c.compute(c.value(y, t)), c.compute(c.value(alpha, t)))
+    return c.cast(c.op(name, c.compute(c.value(x, t)), right), t)
 
 
 @converts("add.Tensor", "add.Scalar")

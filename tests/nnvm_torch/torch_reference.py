@@ -82,15 +82,19 @@ def _op(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return decorate
 
 
-for (
-    _n
-) in """abs acos acosh asin asinh atan atanh ceil cos cosh erf erfc exp exp2 expm1 floor isfinite isinf isnan lgamma
-log log10 log1p log2 logical_not negative reciprocal relu round rsqrt sigmoid sign signbit sin sinh sqrt square tan tanh
-trunc bitwise_not""".split():  # noqa: SIM905
-    OPS[_n] = lambda attrs, x, fn=getattr(torch, _n): fn(x)
-for _n in "silu hardswish hardsigmoid mish".split():  # noqa: SIM905
-    OPS[_n] = lambda attrs, x, fn=getattr(F, _n): fn(x)
-for _n, _t in {
+def _call(fn: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda attrs, *inputs: fn(*inputs)
+
+
+_UNARY = (
+    "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "erf", "erfc", "exp", "exp2",
+    "expm1", "floor", "isfinite", "isinf", "isnan", "lgamma", "log", "log10", "log1p", "log2", "logical_not",
+    "negative", "reciprocal", "relu", "round", "rsqrt", "sigmoid", "sign", "signbit", "sin", "sinh", "sqrt", "square",
+    "tan", "tanh", "trunc", "bitwise_not",
+)  # fmt: skip
+OPS.update({n: _call(getattr(torch, n)) for n in _UNARY})
+OPS.update({n: _call(getattr(F, n)) for n in ("silu", "hardswish", "hardsigmoid", "mish")})
+_BINARY = {
     "add": "add", "subtract": "sub", "multiply": "mul", "divide": "true_divide", "floor_divide": "floor_divide",
     "remainder": "remainder", "fmod": "fmod", "power": "pow", "maximum": "maximum", "minimum": "minimum",
     "fmax": "fmax", "fmin": "fmin", "atan2": "atan2", "hypot": "hypot", "copysign": "copysign",
@@ -98,8 +102,8 @@ for _n, _t in {
     "bitwise_and": "bitwise_and", "bitwise_or": "bitwise_or", "bitwise_xor": "bitwise_xor",
     "left_shift": "bitwise_left_shift", "right_shift": "bitwise_right_shift", "equal": "eq", "not_equal": "ne",
     "less": "lt", "less_equal": "le", "greater": "gt", "greater_equal": "ge",
-}.items():  # fmt: skip
-    OPS[_n] = lambda attrs, x, y, fn=getattr(torch, _t): fn(x, y)
+}  # fmt: skip
+OPS.update({n: _call(getattr(torch, t)) for n, t in _BINARY.items()})
 
 OPS["identity"] = lambda a, x: x.clone()
 OPS["cast"] = lambda a, x: x.to(torch_dtype(a["dtype"]))
@@ -255,13 +259,17 @@ def _avg(n: int) -> Callable[..., torch.Tensor]:
     return run
 
 
+def _adaptive(fn: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda a, x: fn(x, a["output_size"])
+
+
 for _d in (1, 2, 3):
     OPS[f"conv{_d}d"], OPS[f"conv{_d}d_transpose"] = _conv(_d, False), _conv(_d, True)
     OPS[f"max_pool{_d}d"] = _pool(getattr(F, f"max_pool{_d}d"))
     OPS[f"max_pool{_d}d_with_indices"] = _pool(getattr(F, f"max_pool{_d}d_with_indices"))
     OPS[f"avg_pool{_d}d"] = _avg(_d)
-    OPS[f"adaptive_avg_pool{_d}d"] = lambda a, x, fn=getattr(F, f"adaptive_avg_pool{_d}d"): fn(x, a["output_size"])
-    OPS[f"adaptive_max_pool{_d}d"] = lambda a, x, fn=getattr(F, f"adaptive_max_pool{_d}d"): fn(x, a["output_size"])
+    for _kind in ("avg", "max"):
+        OPS[f"adaptive_{_kind}_pool{_d}d"] = _adaptive(getattr(F, f"adaptive_{_kind}_pool{_d}d"))
 
 
 @_op("layer_norm")

@@ -8,13 +8,12 @@ from typing import Any
 import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch.utils._python_dispatch import _disable_current_modes
+from torch_reference import ReferenceRunner
 
 from nnvm_torch.backend import _boxed
 from nnvm_torch.decompositions import decompositions, whole
 from nnvm_torch.fx_importer import Imported, import_graph
 from nnvm_torch.partition import is_view  # noqa: F401  registers torch.op
-
-from .torch_reference import ReferenceRunner
 
 
 class Capture:

@@ -1,0 +1,10 @@
+"""Makes the modules beside the tests importable: a package of this folder's name would hide the real one."""
+
+import logging
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+# torch writes a trace of every compilation where a handler takes all levels, as pytest's does
+logging.getLogger("torch.__trace").disabled = True
