@@ -18,7 +18,7 @@ from nnvm.tir.verify import verify
 from nnvm.tir.visitor import post_order
 
 Array = np.ndarray[Any, Any]
-QUICK, DENSE = 1 << 18, 1 << 22
+QUICK, DENSE = 1 << 18, 1 << 20
 
 SPECIAL = [0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, -1.0, 0.5, 2.0, -0.5, 0.65, 0.6499999, 1.0000001, 0.99999994,
            -0.99999994, -1.0000001, 88.72283, 88.72284, -87.33655, -103.27893, -103.97208, -103.97209, 127.99999, 128.0,

@@ -100,8 +100,15 @@ def expm1(v: Vector, x: Expr) -> Expr:
     clamped = v.clamp(x, *_EXPM1_RANGE[v.dtype])
     magic = v.format.magic + (v.format.bias - 1)  # for 2**(n - 1)
     z = v.fma(clamped, LOG2E, magic)
-    r = _reduce(v, clamped, v.sub(z, magic))
-    e = v.fma(v.polynomial(r, EXP_Q[v.dtype]), v.mul(r, r), r)
+    n = v.sub(z, magic)
+    r = _reduce(v, clamped, n)
+    square, q = v.mul(r, r), v.polynomial(r, EXP_Q[v.dtype])
+    if v.has_fma:
+        e = v.fma(q, square, r)
+    else:  # what r lost in rounding counts where 1 cancels
+        high, low = LN2_PARTS[v.dtype]
+        lost = v.sub(v.sub(v.fma(n, -high, clamped), r), v.mul(n, low))
+        e = v.add(r, v.fma(q, square, lost))
     h = power_of_two(v, z)
     half = v.fma(h, e, v.sub(h, 0.5))
     return v.copysign(v.add(half, half), x)  # -0 stays -0
