@@ -37,10 +37,12 @@ def lower_group(
     Raises:
         ValueError: an op has neither a compute nor a build_tir, or is not alone although it builds its own loop nest.
 
-    Attributes of the result, for reports: ``ops`` (names in order), ``flops`` (a Dim), ``bytes`` (of all params, a Dim).
+    Attributes of the result: ``inplace`` (pairs of an input and an output that may be the same memory), and for reports
+    ``ops`` (names in order), ``flops`` and ``bytes`` (of all params; a Dim each).
     """
     nodes = [n for n in graph.nodes if not n.is_variable and not n.is_constant]
-    facts = {"ops": tuple(n.op.name for n in nodes), "flops": _flops(nodes), "bytes": _bytes(graph)}
+    facts = {"ops": tuple(n.op.name for n in nodes), "flops": _flops(nodes), "bytes": _bytes(graph),
+             "inplace": tuple(graph.attrs.get("inplace", ()))}  # fmt: skip
     builder = next((n for n in nodes if not n.op.has("compute")), None)
     if builder is not None:
         func = _build_alone(builder, graph, name, (*(input_strides or ()), *(output_strides or ())))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nnvm.dim import Dim
-from nnvm.schedules.cpu.access import Inliner, Source
+from nnvm.dim import Dim, numel
+from nnvm.schedules.cpu.access import Inliner, Source, parts
 from nnvm.schedules.cpu.attention import attention, match_attention
+from nnvm.schedules.cpu.contraction import contraction
 from nnvm.schedules.cpu.injective import Write, elementwise
 from nnvm.schedules.cpu.kernel import Strides, flat_kernel, row_major, span
 from nnvm.schedules.cpu.loops import Axis
@@ -14,11 +15,14 @@ from nnvm.schedules.cpu.row_program import RowProgram, row_program
 from nnvm.schedules.cpu.rows import rows
 from nnvm.target import Target
 from nnvm.te.expr import Buffer, Reduce, Var
-from nnvm.te.tensor import Tensor, topological
+from nnvm.te.tensor import Tensor, reads, topological
 from nnvm.tir.affine import Space, affine, atom_affine
 from nnvm.tir.stmt import Allocate, For, If, Let, PrimFunc, Seq, Stmt, seq
 
 __all__ = ["lower_tensors"]
+
+#: Taps up to which a sum of products is a window.
+WINDOW = 64
 
 
 def lower_tensors(
@@ -26,15 +30,32 @@ def lower_tensors(
 ) -> PrimFunc:
     """The kernel that computes `outputs` from `inputs`; `strides` of those that are not contiguous."""
 
+    if not _is_window(outputs) and (found := contraction(inputs, outputs, target, name, strides)) is not None:
+        return found
+
     def write(sources: dict[Tensor, Source], space: Space) -> Stmt:
         if not any(isinstance(t.body, Reduce) for t in topological(outputs)):
             return injective_nests(outputs, sources, space, target)
-        found = match_attention(outputs)
-        if found is not None:
-            return attention(found, sources, space, target)
+        if (parts_of := match_attention(outputs)) is not None:
+            return attention(parts_of, sources, space, target)
         return staged(outputs, sources, space, target)
 
     return flat_kernel(inputs, outputs, name, strides, write)
+
+
+def _is_window(outputs: Sequence[Tensor]) -> bool:
+    """Is the only reduction a short sum of products in which no factor is shared by rows or columns? A depthwise
+    convolution is one: more a pooling than a matrix product."""
+    reductions = [t for t in topological(outputs) if isinstance(t.body, Reduce)]
+    if len(reductions) != 1:
+        return False
+    master = reductions[0]
+    size = numel(tuple(a.extent for a in master.reduce_axes))
+    if not isinstance(size, int) or size > WINDOW:
+        return False
+    axes = {a.var for a in master.axes if a.extent != 1}
+    used = [axes & {v for v in parts(r) if isinstance(v, Var)} for r in reads(master.body)]
+    return len(used) == 2 and (used[0] <= used[1] or used[1] <= used[0])
 
 
 def staged(outputs: Sequence[Tensor], sources: dict[Tensor, Source], space: Space, target: Target) -> Stmt:

@@ -72,6 +72,12 @@ def _tile_axis(program: RowProgram, vector: Axis, count: int) -> Axis | None:
     return min(known, key=lambda a: known[a], default=None)
 
 
+def _tile_size(extent: Dim, most: int) -> int:
+    """Neighbours in a tile, so that few tiles do little more than the extent."""
+    assert isinstance(extent, int)
+    return min(range(1, min(most, extent) + 1), key=lambda t: -(-extent // t) * (t + 2))
+
+
 def _unroll(extent: Dim, count: int, most: int) -> int:
     """Vectors side by side; the number that leaves the fewest over."""
     if not isinstance(extent, int):
@@ -96,7 +102,7 @@ class _Blocks:
         if tile is not None:
             assert isinstance(extent, int)
             mask = lane_mask(count, Const(extent, INDEX)) if extent < count else None
-            return self._tiled(tile, _unroll(tile.extent, 1, most), mask)
+            return self._tiled(tile, _tile_size(tile.extent, most), mask)
         unroll = _unroll(extent, count, most)
         width = count * unroll
         out: list[Stmt] = []
@@ -127,20 +133,14 @@ class _Blocks:
         return _Block(self.program, self.lanes, slot, self.space, {self.vector.var: start + here}, mask).write()
 
     def _tiled(self, tile: Axis, size: int, mask: Expr | None) -> Stmt:
-        """One vector of rows for each of `size` neighbours along `tile`."""
+        """One vector of rows for each of `size` neighbours along `tile`; the last tile overlaps the one before it."""
         assert isinstance(tile.extent, int)
-        out: list[Stmt] = []
-        blocks, rest = divmod(tile.extent, size)
-        lane = atom_affine(self.lanes.lane)
-        for number, slots, first in ((blocks, size, 0), (1, rest, blocks * size)):
-            if not number or not slots:
-                continue
-            b, slot = Axis(Var(f"{tile.var.name}_b"), number).bind(self.space), Axis(Var("u"), slots).bind(self.space)
-            at = affine(first) + (atom_affine(b.var) * size if number > 1 else 0)
-            at = at + (atom_affine(slot.var) if slots > 1 else 0)
-            block = _Block(self.program, self.lanes, slot, self.space, {self.vector.var: lane, tile.var: at}, mask)
-            out.append(loop(b, block.write()))
-        return seq(out)
+        count = -(-tile.extent // size)
+        b, slot = Axis(Var(f"{tile.var.name}_b"), count).bind(self.space), Axis(Var("u"), size).bind(self.space)
+        at = atom_affine(b.var) * size if count > 1 else affine(0)
+        at = self.space.minimum(at, affine(tile.extent - size)) + (atom_affine(slot.var) if size > 1 else 0)
+        env = {self.vector.var: atom_affine(self.lanes.lane), tile.var: at}
+        return loop(b, _Block(self.program, self.lanes, slot, self.space, env, mask).write())
 
 
 class _Block:

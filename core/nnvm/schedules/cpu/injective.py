@@ -230,7 +230,7 @@ def _dtypes(writes: Sequence[Write]) -> list[object]:
 
 def _unroll(extent: Dim, count: int, cost: int) -> int:
     """Vectors per iteration: more for light bodies, and rather a number that leaves no rest."""
-    most = 4 if cost <= 6 else 2 if cost <= 16 else 1
+    most = 4 if cost <= 6 else 2 if cost <= 40 else 1
     if isinstance(extent, int):
         while most > 1 and (extent < most * count or (extent // count) % most):
             most //= 2

@@ -8,7 +8,7 @@ over only those taps that are inside (`clip`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nnvm.dim import Dim
@@ -42,7 +42,7 @@ class Bounds:
 
 def pieces(program: RowProgram, vector: Axis, space: Space) -> list[Piece]:
     """The interior of the kept domain and the borders around it; the whole where there are no windows."""
-    conditions = [e for p in program.passes for e in parts(*p.roots) if _is_condition(e)]
+    conditions = _conditions(program)
     if not conditions or program.buffers or len(program.passes) > 1:
         return [Piece(program, vector, not conditions)]
     out: list[Piece] = []
@@ -50,17 +50,36 @@ def pieces(program: RowProgram, vector: Axis, space: Space) -> list[Piece]:
         cut = _interior(conditions, axis, program.row)
         if cut is None:
             continue
+        assert isinstance(axis.extent, int)
         low, high = cut
-        for start, stop in ((0, low), (high, axis.extent)):
-            if start != stop:
-                lone = axis is vector and all(a.extent == 1 for a in program.kept if a is not axis)
-                border, at = _restrict(program, axis, start, stop, space, lone)
-                along = vector if axis is not vector else at if lone else _longest(border)
-                out.append(Piece(border, along, False))
-        program, inside = _restrict(program, axis, low, high, space, axis is vector)
+        if low > 0 or high < axis.extent:
+            size = low + axis.extent - high
+            lone = axis is vector and all(a.extent == 1 for a in program.kept if a is not axis)
+            border, at = _restrict(program, axis, size, _around(axis, low, high, size), space, lone)
+            along = vector if axis is not vector else at if lone else _longest(border)
+            out.append(Piece(border, along, False))
+        program, inside = _restrict(program, axis, high - low, lambda v, first=low: v + first, space, axis is vector)
         vector = inside if axis is vector else vector
-        conditions = [e for p in program.passes for e in parts(*p.roots) if _is_condition(e)]
+        conditions = _conditions(program)
     return [Piece(program, vector, not conditions), *out]
+
+
+def _conditions(program: RowProgram) -> list[Expr]:
+    return [e for p in program.passes for e in parts(*p.roots) if _is_condition(e)]
+
+
+def _around(axis: Axis, low: int, high: int, size: int) -> Callable[[Affine], Affine]:
+    """Positions on `axis` of the `low` elements before the interior and those from `high` on, as one range."""
+    if low == 0 or low == size:
+        return lambda v: v + (high if low == 0 else 0)
+
+    def position(v: Affine) -> Affine:
+        if v.int is not None:
+            return v if v.int < low else v + (high - low)
+        after = atom_affine(("min", atom_affine(("max", v - (low - 1), affine(0))), affine(1)))
+        return v + after * (high - low)
+
+    return position
 
 
 def _longest(program: RowProgram) -> Axis:
@@ -73,7 +92,7 @@ def _is_condition(e: Expr) -> bool:
     return isinstance(e, Binary) and e.op in COMPARISONS and isinstance(e.a, Index) and isinstance(e.b, Index)
 
 
-def _interior(conditions: Sequence[Expr], axis: Axis, row: Sequence[Axis]) -> tuple[Dim, Dim] | None:
+def _interior(conditions: Sequence[Expr], axis: Axis, row: Sequence[Axis]) -> tuple[int, int] | None:
     """The longest range of `axis` in which each of `conditions` is decided whatever the row axes are."""
     if not isinstance(axis.extent, int):
         return None
@@ -101,7 +120,8 @@ def _interior(conditions: Sequence[Expr], axis: Axis, row: Sequence[Axis]) -> tu
     if not zones:
         return None
     edges = sorted(z for z in zones if z[0] < z[1])
-    gaps, at = [], 0
+    gaps: list[tuple[int, int]] = []
+    at = 0
     for low, high in [*edges, (axis.extent, axis.extent)]:
         if low > at:
             gaps.append((at, low))
@@ -115,11 +135,11 @@ def _crossing(coef: int, const: int) -> int:
 
 
 def _restrict(
-    program: RowProgram, axis: Axis, low: Dim, high: Dim, space: Space, live: bool
+    program: RowProgram, axis: Axis, size: Dim, position: Callable[[Affine], Affine], space: Space, live: bool
 ) -> tuple[RowProgram, Axis]:
-    """The program for `low <= axis < high`; the new axis vanishes where it has extent 1 and need not be `live`."""
-    new = Axis(Var(axis.var.name), high - low).bind(space)
-    env = {axis.var: (atom_affine(new.var) if new.extent != 1 or live else affine(0)) + low}
+    """The program for `size` positions of `axis`; the new axis vanishes where it has extent 1 and need not be `live`."""
+    new = Axis(Var(axis.var.name), size).bind(space)
+    env = {axis.var: position(atom_affine(new.var) if new.extent != 1 or live else affine(0))}
     memo: dict[int, Expr] = {}
     passes = [p.rewrite(space, env, memo) for p in program.passes]
     results = [w.rewrite(space, env, memo) for w in program.results]
