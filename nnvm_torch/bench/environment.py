@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import datetime
 import os
 import platform
 import threading
@@ -85,6 +86,7 @@ def environment() -> dict[str, Any]:
     """What somebody needs to know to judge the numbers of a benchmark."""
     host = Target.host()
     return {
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "cpu": cpu_model(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Console
 
@@ -16,9 +17,13 @@ __all__ = ["Row", "markdown", "notes", "print_result", "rows", "title"]
 
 HEADER = ("model", "engine", "latency", "vs eager", "quartiles", "error", "compile", "memory", "")
 NUMBERS = ("latency", "vs eager", "quartiles", "error", "compile", "memory")
+#: Left out, in this order, where the terminal is too narrow.
+EXPENDABLE = ("quartiles", "memory")
 #: Where there is no terminal: wide enough that no line is folded.
 WIDTH_WITHOUT_TERMINAL = 140
 GAP = 2
+#: What of an engine's compile time lies outside of the phases that it reports.
+OUTSIDE = "Dynamo, AOTAutograd and the first call"
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,9 @@ def megabytes(size: int | None) -> str:
 
 
 def parameters(count: int) -> str:
-    return f"{count / 1e6:.1f} M" if count >= 1e6 else f"{count / 1e3:.0f} k"
+    if count >= 1e6:
+        return f"{count / 1e6:.1f} M"
+    return f"{count / 1e3:.0f} k" if count >= 1e4 else str(count)
 
 
 def operations(count: int) -> str:
@@ -70,6 +77,8 @@ def remark(row: EngineResult) -> str:
     fraction = row.details.get("native_fraction")
     if fraction is None:
         return ""
+    if row.details.get("graphs") == 0:
+        return "nothing was compiled"
     fallbacks = row.details.get("fallbacks") or []
     text = f"{fraction:.0%} native"
     return f"{text}, {len(fallbacks)} fallback{'s' * (len(fallbacks) != 1)}" if fallbacks else text
@@ -81,8 +90,13 @@ def style_of(row: EngineResult, subject: str) -> str:
     return "bold" if row.engine == subject else ""
 
 
+def short_name(model: str) -> str:
+    """Without the prefix that most have, and without the folders of a file."""
+    return Path(model).name if ".py:" in model else model.removeprefix("zoo:")
+
+
 def model_rows(model: ModelResult, subject: str) -> Iterator[Row]:
-    name = model.model.removeprefix("zoo:")
+    name = short_name(model.model)
     if model.reason:
         yield Row((name, "", *[""] * 6, f"FAILED: {model.reason}"), "red", ends_section=True)
         return
@@ -142,8 +156,11 @@ def notes(result: BenchResult) -> list[str]:
         for row in model.engines:
             where = f"{model.model}, {row.engine}"
             lines += [f"{where}: fallback {fallback}" for fallback in row.details.get("fallbacks") or []]
+            breaks = row.details.get("graph_breaks") or {}
+            lines += [f"{where}: {count} graph break{'s' * (count != 1)}: {why}" for why, count in breaks.items()]
             phases = row.details.get("compile_phases") or {}
-            if phases:
+            if phases and row.compile_seconds is not None:
+                phases = {**phases, OUTSIDE: row.compile_seconds - sum(phases.values())}
                 parts = [f"{phase} {duration(seconds)}" for phase, seconds in phases.items() if seconds >= 0.01]
                 lines.append(f"{where}: compile: {' · '.join(parts) or 'under 10 ms a phase'}")
     return lines
@@ -162,11 +179,7 @@ def print_result(result: BenchResult, console: Console) -> None:
     Not a ``rich.table``: the reason of a failure runs across the columns that such a row has no numbers for.
     """
     shown = rows(result)
-    used = [any(row.cells[column] for row in shown) for column in range(len(HEADER))]
-    widths = [
-        max(map(len, (HEADER[column], *(row.cells[column] for row in shown)))) if used[column] else 0
-        for column in range(len(HEADER) - 1)
-    ]
+    widths = column_widths(shown, console.width)
     plain(console, title(result), "")
     plain(console, "")
     plain(console, align(HEADER, widths), "bold")
@@ -176,9 +189,23 @@ def print_result(result: BenchResult, console: Console) -> None:
             plain(console, line, row.style)
         if row.ends_section:
             plain(console, "")
-    for line in [*notes(result), ""]:
+    for line in notes(result):
         plain(console, line)
+    if notes(result) or len(result.models) > 1:
+        plain(console, "")
     plain(console, LEGEND, "dim")
+
+
+def column_widths(shown: Sequence[Row], available: int) -> list[int]:
+    """Width of each column but the last, which is free; 0 where it is empty or the terminal too narrow."""
+    widths = []
+    for column in range(len(HEADER) - 1):
+        cells = [row.cells[column] for row in shown]
+        widths.append(max(map(len, (HEADER[column], *cells))) if any(cells) else 0)
+    for name in EXPENDABLE:
+        if sum(widths) + GAP * len(widths) > available:
+            widths[HEADER.index(name)] = 0
+    return widths
 
 
 def plain(console: Console, text: str, style: str = "") -> None:
@@ -192,7 +219,9 @@ def align(cells: Sequence[str], widths: Sequence[int]) -> str:
         for name, cell, width in zip(HEADER, cells, widths, strict=False)
         if width
     ]
-    return (" " * GAP).join([*parts, *cells[len(widths) :]]).rstrip()
+    if len(widths) == len(HEADER) - 1:
+        parts.append(cells[-1])
+    return (" " * GAP).join(parts).rstrip()
 
 
 def row_lines(row: Row, widths: Sequence[int], width: int) -> list[str]:

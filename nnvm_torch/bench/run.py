@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -22,9 +23,11 @@ from .models.sources import SOURCES, model_names, resolve
 from .pinning import choose_cores
 from .report import WIDTH_WITHOUT_TERMINAL, print_result
 from .results import BenchResult
+from .zoo import ZOO
 
 __all__ = ["DEFAULT_MODELS", "chosen_engines", "main", "run_bench", "write_json"]
 
+MOST_LISTED = 200
 DEFAULT_MODELS = ("zoo:resnet18", "zoo:mobilenet_v2", "zoo:minilm")
 
 
@@ -142,6 +145,13 @@ def print_lists(console: Console) -> None:
     console.print(f"  {'backend:NAME':<24}torch.compile(backend=NAME)", highlight=False)
     for source in SOURCES:
         names = model_names(source)
-        console.print(f"\n[bold]Models {source}:[/bold] ({len(names) or 'not installed'})")
-        if names:
-            console.print(f"  {' '.join(names)}", highlight=False, markup=False)
+        console.print(f"\n[bold]Models {source}:[/bold]")
+        if source == "zoo":
+            for name, model in ZOO.items():
+                console.print(f"  {name:<24}{model.summary}", highlight=False, markup=False)
+        elif not names:
+            console.print("  none: the package is missing or does not fit this torch", highlight=False)
+        elif len(names) > MOST_LISTED:
+            console.print(f"  {len(names)} models, too many to list here", highlight=False)
+        else:
+            console.print(textwrap.indent(textwrap.fill(" ".join(names), console.width - 2), "  "), highlight=False)

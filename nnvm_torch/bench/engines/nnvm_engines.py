@@ -32,26 +32,21 @@ def nnvm_direct(setup: Setup) -> Runner:
 
 
 def details() -> dict[str, Any]:
-    """What ``nnvm_torch.report()`` says of everything compiled in this process; empty where it has none."""
-    report_function = getattr(importlib.import_module("nnvm_torch"), "report", None)
-    if report_function is None:
-        return {}
-    report = report_function()
-    facts: dict[str, Any] = {}
-    fraction = getattr(report, "native_fraction", None)
-    if fraction is not None:
-        facts["native_fraction"] = float(fraction)
-    for name in ("fallbacks", "graph_breaks", "recompiles"):
-        found = getattr(report, name, None)
-        if found is not None:
-            facts[name] = [str(entry) for entry in found] if not isinstance(found, int) else found
-    kernels = getattr(report, "kernels", None)
-    if kernels is not None:
-        facts["kernels"] = len(kernels)
-    phases = getattr(report, "compile_seconds", None)
-    if isinstance(phases, dict):
-        facts["compile_phases"] = {str(phase): float(seconds) for phase, seconds in phases.items()}
-    return facts
+    """What ``nnvm_torch.report()`` says of everything compiled in this process, as plain data."""
+    report = importlib.import_module("nnvm_torch").report()
+    return {
+        "graphs": len(report.graphs),
+        "native_fraction": float(report.native_fraction),
+        "fallbacks": [
+            *(f"of a whole graph: {graph.failure}" for graph in report.graphs if graph.failure),
+            *(str(fallback) for fallback in report.fallbacks),
+        ],
+        "kernels": len(report.kernels),
+        "compile_phases": {str(phase): float(seconds) for phase, seconds in report.compile_seconds.items()},
+        "graph_breaks": {str(reason): int(count) for reason, count in report.graph_breaks.items()},
+        "recompiles": [str(reason) for reason in report.recompiles],
+        "prepared_bytes": int(report.prepared_bytes),
+    }
 
 
 ENGINES = (

@@ -42,12 +42,12 @@ def load_torchvision(name: str, batch: int) -> ModelCase:
             f"torchvision does not match torch {torch.__version__} ({error}): "
             f"pip install --upgrade torchvision, or {alternative}"
         ) from error
-    known = models.list_models()
+    known = torchvision_names()
+    if name in set(models.list_models()) - set(known):
+        raise BenchError(f"torchvision:{name} does not simply take a batch of float images; use FILE.py:FACTORY")
     if name not in known:
         raise BenchError(f"torchvision: no model {name!r}{suggestion(name, known)}")
     builder = models.get_model_builder(name)
-    if ".detection." in builder.__module__ + "." or ".optical_flow." in builder.__module__ + ".":
-        raise BenchError(f"torchvision:{name} does not take a batch of images; use FILE.py:FACTORY")
     options: dict[str, Any] = (
         {"weights_backbone": None} if "weights_backbone" in inspect.signature(builder).parameters else {}
     )
@@ -100,14 +100,19 @@ def case_of(made: Any, where: str) -> ModelCase:
 
 
 def suggestion(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=3)
+    near = difflib.get_close_matches(name, dict.fromkeys(known), n=3)
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def torchvision_names() -> list[str]:
+    """Those that take images or clips alone: no detection, optical flow or quantized models."""
     from torchvision import models
 
-    return [str(name) for name in models.list_models()]
+    return sorted(
+        str(name)
+        for module in (models, models.segmentation, models.video)
+        for name in models.list_models(module=module)
+    )
 
 
 def timm_names() -> list[str]:

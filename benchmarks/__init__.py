@@ -1,0 +1,1 @@
+"""Suites of the A/B benchmark; see README.md."""

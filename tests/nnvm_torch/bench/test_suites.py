@@ -1,0 +1,52 @@
+"""``python -m benchmarks``: its suites name models that exist, and its files land where they should."""
+
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def benchmarks(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT))
+    return importlib.import_module("benchmarks.__main__")
+
+
+def test_suites_name_models_that_exist(benchmarks):
+    from nnvm_torch.bench.models.sources import resolve
+
+    for suite in benchmarks.SUITES.values():
+        assert [resolve(model) for model in suite.models] == list(suite.models)
+    assert len(benchmarks.SUITES["cpu"].models) == 10
+
+
+def test_results_are_kept(benchmarks, tmp_path, monkeypatch, capsys):
+    from nnvm_torch.bench.results import BenchResult, EngineResult, ModelResult
+
+    def run_bench(config, after_model):
+        result = BenchResult(config, {"llvm_cpu": "znver3"})
+        rows = [EngineResult(engine, rounds=[1.0], error=0.0) for engine in config.engines]
+        result.models = [ModelResult(model, engines=rows) for model in config.models]
+        after_model(result)
+        return result
+
+    monkeypatch.setattr(benchmarks, "run_bench", run_bench)
+    assert benchmarks.main(["quick", "--peers", "inductor", "--results", str(tmp_path)]) == 0
+    data = json.loads((tmp_path / "quick-znver3-t1-b1-float32.json").read_text())
+    assert data["config"]["engines"] == ["eager", "inductor", "nnvm"]
+    assert "| model | engine |" in (tmp_path / "quick-znver3-t1-b1-float32.md").read_text()
+    assert "resnet18" in capsys.readouterr().out
+
+
+def test_an_unknown_peer(benchmarks, capsys):
+    assert benchmarks.main(["quick", "--peers", "inductr"]) == 2
+    assert "did you mean" in capsys.readouterr().err
+
+
+def test_an_unknown_suite(benchmarks):
+    with pytest.raises(SystemExit) as stop:
+        benchmarks.main(["gpus"])
+    assert stop.value.code == 2
