@@ -15,12 +15,17 @@ from nnvm.tir.interpreter import KernelError
 from nnvm.tir.stmt import For, PrimFunc, Store
 from nnvm.tir.visitor import post_order, stmts
 from tests.schedules.harness import HASWELL, compute, lowered
+from tests.schedules.programs import placeholders
 
 RNG = np.random.default_rng(0)
 
 
 def rand(*shape: int) -> np.ndarray:
     return RNG.standard_normal(shape).astype(np.float32)
+
+
+def doubled(x: Tensor) -> Tensor:
+    return te.compute(x.shape, lambda *i: x[i] * 2.0, "doubled")
 
 
 def loops(func: PrimFunc) -> list[For]:
@@ -47,10 +52,9 @@ def test_elementwise_is_one_flat_loop() -> None:
 
 
 def test_large_kernels_are_parallel_and_small_ones_are_not() -> None:
-    big, small = te.placeholder((64, 4096), F32, "a"), te.placeholder((64, 16), F32, "a")
-    for t, kind in ((big, "parallel"), (small, "serial")):
-        func = lowered([t], [te.compute(t.shape, lambda *i: t[i] * 2.0, "y")])
-        assert loops(func)[0].kind == kind
+    for shape, kind in (((64, 4096), "parallel"), ((64, 16), "serial")):
+        (x,) = placeholders(x=shape)
+        assert loops(lowered([x], [doubled(x)]))[0].kind == kind
 
 
 def test_bias_per_channel_is_hoisted() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Optional
+from typing import Union
 
 from nnvm.dim import Dim
 from nnvm.graph.graph import Graph
@@ -17,7 +17,7 @@ from nnvm.tir.stmt import PrimFunc
 
 __all__ = ["lower_group", "tensors_of"]
 
-Strides = Optional[tuple[Dim, ...]]
+Strides = Union[tuple[Dim, ...], None]
 
 
 def lower_group(
@@ -60,8 +60,7 @@ def tensors_of(graph: Graph) -> tuple[list[Tensor], list[Tensor]]:
     values: dict[NodeEntry, Tensor] = {}
     inputs: list[Tensor] = []
     for i, v in enumerate(graph.inputs):
-        t = v[0].type
-        inputs.append(placeholder(t.shape, t.dtype, f"in{i}"))
+        inputs.append(placeholder(v[0].type.shape, v[0].type.dtype, f"in{i}"))
         values[v[0]] = inputs[-1]
     for node in graph.nodes:
         if node.is_constant:

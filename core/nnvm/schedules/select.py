@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
 
 from nnvm.dim import Dim, numel
 from nnvm.schedules.cpu.access import Inliner, Source, parts
 from nnvm.schedules.cpu.attention import attention, match_attention
 from nnvm.schedules.cpu.contraction import contraction
-from nnvm.schedules.cpu.injective import Write, elementwise
+from nnvm.schedules.cpu.injective import Write
+from nnvm.schedules.cpu.injective import elementwise as elementwise_nest
 from nnvm.schedules.cpu.kernel import Strides, flat_kernel, row_major, span
 from nnvm.schedules.cpu.loops import Axis
 from nnvm.schedules.cpu.row_program import RowProgram, row_program
@@ -19,7 +22,18 @@ from nnvm.te.tensor import Tensor, reads, topological
 from nnvm.tir.affine import Space, affine, atom_affine
 from nnvm.tir.stmt import Allocate, For, If, Let, PrimFunc, Seq, Stmt, seq
 
-__all__ = ["lower_tensors"]
+__all__ = ["SCHEDULES", "Scheduler", "lower_tensors", "using"]
+
+
+class Scheduler(Protocol):
+    """Makes the kernel of a group, or gives None where it does not take it."""
+
+    __name__: str
+
+    def __call__(
+        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], target: Target, name: str, strides: Strides
+    ) -> PrimFunc | None: ...
+
 
 #: Taps up to which a sum of products is a window.
 WINDOW = 64
@@ -29,18 +43,63 @@ def lower_tensors(
     inputs: Sequence[Tensor], outputs: Sequence[Tensor], target: Target, name: str, strides: Strides
 ) -> PrimFunc:
     """The kernel that computes `outputs` from `inputs`; `strides` of those that are not contiguous."""
+    for scheduler in SCHEDULES:
+        if (func := scheduler(inputs, outputs, target, name, strides)) is not None:
+            return func
+    raise ValueError(f"no schedule takes the group of {', '.join(t.name for t in outputs)}")
 
-    if not _is_window(outputs) and (found := contraction(inputs, outputs, target, name, strides)) is not None:
-        return found
+
+@contextmanager
+def using(scheduler: Scheduler, before: str) -> Iterator[None]:
+    """Tries `scheduler` ahead of the one called `before`, inside the with block."""
+    names = [s.__name__ for s in SCHEDULES]
+    if before not in names:
+        raise ValueError(f"no schedule {before!r}; there are {', '.join(names)}")
+    SCHEDULES.insert(names.index(before), scheduler)
+    try:
+        yield
+    finally:
+        SCHEDULES.remove(scheduler)
+
+
+def contractions(
+    inputs: Sequence[Tensor], outputs: Sequence[Tensor], target: Target, name: str, strides: Strides
+) -> PrimFunc | None:
+    """Matrix products and convolutions, in register tiles."""
+    return None if _is_window(outputs) else contraction(inputs, outputs, target, name, strides)
+
+
+def attentions(
+    inputs: Sequence[Tensor], outputs: Sequence[Tensor], target: Target, name: str, strides: Strides
+) -> PrimFunc | None:
+    """Scores, softmax and weighted sum by blocks of query rows."""
+    if (found := match_attention(outputs)) is None:
+        return None
+    return flat_kernel(inputs, outputs, name, strides, lambda sources, space: attention(found, sources, space, target))
+
+
+def reductions(
+    inputs: Sequence[Tensor], outputs: Sequence[Tensor], target: Target, name: str, strides: Strides
+) -> PrimFunc | None:
+    """Everything else with reductions, row by row where they run over the same rows."""
+    if not any(isinstance(t.body, Reduce) for t in topological(outputs)):
+        return None
+    return flat_kernel(inputs, outputs, name, strides, lambda sources, space: staged(outputs, sources, space, target))
+
+
+def elementwise(
+    inputs: Sequence[Tensor], outputs: Sequence[Tensor], target: Target, name: str, strides: Strides
+) -> PrimFunc | None:
+    """Groups without reductions."""
 
     def write(sources: dict[Tensor, Source], space: Space) -> Stmt:
-        if not any(isinstance(t.body, Reduce) for t in topological(outputs)):
-            return injective_nests(outputs, sources, space, target)
-        if (parts_of := match_attention(outputs)) is not None:
-            return attention(parts_of, sources, space, target)
-        return staged(outputs, sources, space, target)
+        return injective_nests(outputs, sources, space, target)
 
     return flat_kernel(inputs, outputs, name, strides, write)
+
+
+#: The schedules in the order in which they are tried, special ones first. One that does not take a group gives None.
+SCHEDULES: list[Scheduler] = [contractions, attentions, reductions, elementwise]
 
 
 def _is_window(outputs: Sequence[Tensor]) -> bool:
@@ -125,5 +184,5 @@ def injective_nests(outputs: Sequence[Tensor], sources: dict[Tensor, Source], sp
         axes = [Axis(Var(a.name), d).bind(space) for a, d in zip(group[0].axes, shape)]
         at = tuple(atom_affine(a.var) if a.extent != 1 else affine(0) for a in axes)
         writes = [Write(sources[t], sources[t].address(at), inliner.element(t, at)) for t in group]
-        out.append(elementwise(writes, axes, space, target))
+        out.append(elementwise_nest(writes, axes, space, target))
     return seq(out)

@@ -1,4 +1,4 @@
-"""Tensor expressions over flat memory: every element read as `source[address]`, the address an Affine of loop variables.
+"""Tensor expressions over flat memory: each element read as `source[address]`, the address an Affine of loop variables.
 
 Inlining a fused group gives one expression per output, whose leaves are `At` (an element in memory), `Index` (a value
 computed from loop variables) and `Held` (the result of a reduction that some loop around keeps in a register). In this

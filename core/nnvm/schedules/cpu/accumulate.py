@@ -105,7 +105,9 @@ class Accumulator:
     def _finish_arg(self, then: Stmt, result: Var) -> Stmt:
         """The best of all slots, then of all lanes; the least index where several are equal."""
         assert self.indices is not None
-        items = [(self.load(s), Load(self.indices, (self._ramp(s),))) for s in range(self.slots)]
+        items: list[tuple[Expr, Expr]] = []
+        for s in range(self.slots):
+            items.append((self.load(s), Load(self.indices, (self._ramp(s),))))
         while len(items) > 1:
             pairs = [_first_best(self.op, a, b) for a, b in zip(items[::2], items[1::2])]
             items = pairs + items[2 * len(pairs) :]

@@ -36,7 +36,7 @@ def _piece(piece: Piece, space: Space, target: Target) -> Stmt:
     program, vector = piece.program, piece.vector
     cost = sum(expense(*p.roots) for p in program.passes)
     work = program.kept_numel * program.row_numel * max(cost // 4, 1)
-    lanes = Lanes.of(max(vector_lanes(target, dtypes_of(p)) for p in program.passes))  # type: ignore[arg-type]
+    lanes = Lanes.of(max(vector_lanes(target, dtypes_of(p)) for p in program.passes))
     space.bind(lanes.lane, affine(0), affine(lanes.count - 1))
     tile = _tile_axis(program, vector, lanes.count) if piece.interior else None
     kept = [a for a in program.kept if a is not vector and a is not tile]

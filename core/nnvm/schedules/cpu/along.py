@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from nnvm.dim import numel
+from nnvm.dtype import DType
 from nnvm.schedules.cpu.access import At, Held, Index, all_affines, parts
 from nnvm.schedules.cpu.accumulate import Accumulator, allocate_all
 from nnvm.schedules.cpu.emit import Emitter, Lanes, expense
@@ -35,8 +36,8 @@ def along(program: RowProgram, space: Space, target: Target, parallel: bool = Tr
 
     def run(number: int, values: Mapping[Tensor, Var]) -> Stmt:
         if number == len(passes):
-            held = [w.rewrite(space, {}, hold([w.value], values)) for w in results]
-            return stores(held, {}, space, None, None)
+            final = [w.rewrite(space, {}, hold([w.value], values)) for w in results]
+            return stores(final, {}, space, None, None)
         p = passes[number]
         held = p.rewrite(space, {}, hold(p.roots, values))
         return _Along(held, program.row, space, target).write(lambda new: run(number + 1, {**values, **new}))
@@ -70,8 +71,9 @@ def order_row(p: Pass, row: list[Axis]) -> list[Axis]:
     return row
 
 
-def dtypes_of(p: Pass) -> list[object]:
-    found: list[object] = [w.target.buffer.dtype for w in p.writes]
+def dtypes_of(p: Pass) -> list[DType]:
+    """Types of what a pass reads, reduces and writes."""
+    found = [w.target.buffer.dtype for w in p.writes]
     found += [r.source.dtype for r in p.reductions]
     found += [e.dtype for e in parts(*p.roots) if isinstance(e, At)]
     return found
@@ -90,7 +92,7 @@ class _Along:
         self.outer, self.inner = loops[:-1], loops[-1]
         memo, self.lets = hoisted(p.roots, self.inner.var)
         self.p = p.rewrite(space, {}, memo) if memo else p
-        self.lanes = Lanes.of(vector_lanes(target, dtypes_of(p)))  # type: ignore[arg-type]
+        self.lanes = Lanes.of(vector_lanes(target, dtypes_of(p)))
         self._totals: dict[Accumulator, Accumulator] = {}
         self.unroll = self._unroll(expense(*p.roots))
         self.accumulators = [Accumulator(r, self.unroll, self.lanes.count, f"acc{i}_{r.op}")

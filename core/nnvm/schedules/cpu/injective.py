@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from nnvm.dim import Dim, numel
+from nnvm.dtype import DType
 from nnvm.schedules.cpu.access import At, Index, Source, all_affines, parts, recombine, rewrite, rewrite_affine
 from nnvm.schedules.cpu.emit import Emitter, Lanes, expense, hoistable
 from nnvm.schedules.cpu.loops import (
@@ -91,8 +92,9 @@ def _cuts(writes: Sequence[Write], axis: Axis) -> list[Dim]:
         if not isinstance(e.a, Index) or not isinstance(e.b, Index):
             continue
         cut = _threshold(e.op, e.a.value - e.b.value, axis.var)
-        inside = cut is not None and cut != 0 and cut != axis.extent and cut not in found
-        if inside and dim_nonnegative(cut) and dim_nonnegative(axis.extent - cut):
+        if cut is None or cut in (0, axis.extent, *found):
+            continue
+        if dim_nonnegative(cut) and dim_nonnegative(axis.extent - cut):
             found.append(cut)
     ordered: list[Dim] = []
     for cut in found:
@@ -137,9 +139,7 @@ def nest(writes: Sequence[Write], axes: Sequence[Axis], space: Space, target: Ta
     if isinstance(inner.extent, int) and inner.extent < 4:
         body = loop(inner, _scalar(writes), "parallel" if flat else "serial")
     else:
-        body = _vector_nest(writes, inner, outer, space, target, cost, flat)
-        if isinstance(body, tuple):
-            body, outer = body
+        body, outer = _vector_nest(writes, inner, outer, space, target, cost, flat)
     for i, axis in reversed(list(enumerate(outer))):
         body = loop(axis, body, kind if i == 0 else "serial")
     return body
@@ -160,7 +160,8 @@ def _order(writes: Sequence[Write], axes: Sequence[Axis]) -> list[Axis]:
 
 def _vector_nest(
     writes: Sequence[Write], inner: Axis, outer: Sequence[Axis], space: Space, target: Target, cost: int, flat: bool
-) -> Stmt | tuple[Stmt, list[Axis]]:
+) -> tuple[Stmt, list[Axis]]:
+    """The loop over `inner` (and over the other side of a transpose), and the loops that are left around it."""
     lanes = Lanes.of(vector_lanes(target, _dtypes(writes)))
     crossed = _crossed(writes, inner, outer)
     if crossed is not None:
@@ -176,7 +177,7 @@ def _vector_nest(
     out = vector_loops(inner, lanes, unroll, space, body, "parallel" if flat else "serial")
     for var, value in reversed(lets):
         out = Let(var, value, out)
-    return out
+    return out, list(outer)
 
 
 def stores(
@@ -222,10 +223,10 @@ def hoisted(roots: Sequence[Expr], var: Var) -> tuple[dict[int, Expr], list[tupl
     return memo, lets
 
 
-def _dtypes(writes: Sequence[Write]) -> list[object]:
+def _dtypes(writes: Sequence[Write]) -> list[DType]:
     found = [w.target.buffer.dtype for w in writes]
     found += [e.dtype for e in parts(*(w.value for w in writes)) if isinstance(e, At)]
-    return found  # type: ignore[return-value]
+    return found
 
 
 def _unroll(extent: Dim, count: int, cost: int) -> int:

@@ -16,7 +16,7 @@ from nnvm.schedules.cpu.emit import expense
 from nnvm.schedules.cpu.injective import Write
 from nnvm.schedules.cpu.loops import Axis
 from nnvm.te.expr import INDEX, Buffer, Expr, Reduce, Var
-from nnvm.te.tensor import Tensor, topological
+from nnvm.te.tensor import IterVar, Tensor, topological
 from nnvm.tir.affine import Affine, Space, affine, atom_affine
 
 __all__ = ["Pass", "Reduction", "RowProgram", "row_program"]
@@ -206,11 +206,8 @@ class _Builder:
             return None
         env: dict[Var, Affine] = {}
         inner: list[tuple[Var, Dim]] = []
-        of_kept = {}
-        for i, a in zip(held[0].indices, held[0].tensor.axes):
-            if a.extent != 1:
-                of_kept[len(of_kept)] = i
-        for k, i in zip(self.kept, of_kept.values()):
+        of_kept = [i for i, a in zip(held[0].indices, held[0].tensor.axes) if a.extent != 1]
+        for k, i in zip(self.kept, of_kept):
             if i.const != 0 or len(i.terms) != 1 or next(iter(i.terms.values())) != 1:
                 raise _Mismatch
             atom = next(iter(i.terms))
@@ -251,13 +248,13 @@ class _Builder:
         return [rest, *reversed(digits)]
 
 
-def _match(axes: Sequence[object], loops: Sequence[Axis]) -> dict[Var, Affine]:
+def _match(axes: Sequence[IterVar], loops: Sequence[Axis]) -> dict[Var, Affine]:
     """Axes of a tensor as loop variables, by position; axes of extent 1 are 0."""
-    env: dict[Var, Affine] = {a.var: affine(0) for a in axes if a.extent == 1}  # type: ignore[attr-defined]
-    own = [a for a in axes if a.extent != 1]  # type: ignore[attr-defined]
-    if [a.extent for a in own] != [a.extent for a in loops]:  # type: ignore[attr-defined]
+    env: dict[Var, Affine] = {a.var: affine(0) for a in axes if a.extent == 1}
+    own = [a for a in axes if a.extent != 1]
+    if [a.extent for a in own] != [a.extent for a in loops]:
         raise _Mismatch
-    env.update((a.var, atom_affine(b.var)) for a, b in zip(own, loops))  # type: ignore[attr-defined]
+    env.update((a.var, atom_affine(b.var)) for a, b in zip(own, loops))
     return env
 
 

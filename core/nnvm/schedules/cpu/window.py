@@ -58,10 +58,14 @@ def pieces(program: RowProgram, vector: Axis, space: Space) -> list[Piece]:
             border, at = _restrict(program, axis, size, _around(axis, low, high, size), space, lone)
             along = vector if axis is not vector else at if lone else _longest(border)
             out.append(Piece(border, along, False))
-        program, inside = _restrict(program, axis, high - low, lambda v, first=low: v + first, space, axis is vector)
+        program, inside = _restrict(program, axis, high - low, _after(low), space, axis is vector)
         vector = inside if axis is vector else vector
         conditions = _conditions(program)
     return [Piece(program, vector, not conditions), *out]
+
+
+def _after(low: int) -> Callable[[Affine], Affine]:
+    return lambda v: v + low
 
 
 def _conditions(program: RowProgram) -> list[Expr]:
@@ -84,8 +88,7 @@ def _around(axis: Axis, low: int, high: int, size: int) -> Callable[[Affine], Af
 
 def _longest(program: RowProgram) -> Axis:
     """The axis for vectors at a border of the axis that had them before."""
-    static = [a for a in program.kept if isinstance(a.extent, int)]
-    return max(static, key=lambda a: int(a.extent))  # type: ignore[call-overload, no-any-return]
+    return max(program.kept, key=lambda a: a.extent if isinstance(a.extent, int) else 0)
 
 
 def _is_condition(e: Expr) -> bool:
@@ -105,11 +108,11 @@ def _interior(conditions: Sequence[Expr], axis: Axis, row: Sequence[Axis]) -> tu
         others = {v: c for v, c in d.terms.items() if v is not axis.var}
         if not isinstance(coef, int) or not isinstance(d.const, int) or not others.keys() <= extents.keys():
             continue
-        ends = [(c, extents[v]) for v, c in others.items()]  # type: ignore[index]
-        if not all(isinstance(c, int) and isinstance(n, int) for c, n in ends):
+        ends = [c * (extents[v] - 1) for v, c in others.items()]  # type: ignore[index]
+        static = [x for x in ends if isinstance(x, int)]
+        if len(static) < len(ends):
             continue
-        least = d.const + sum(min(0, c * (n - 1)) for c, n in ends)  # type: ignore[operator]
-        most = d.const + sum(max(0, c * (n - 1)) for c, n in ends)  # type: ignore[operator]
+        least, most = d.const + sum(min(0, x) for x in static), d.const + sum(max(0, x) for x in static)
         if e.op in ("gt", "le"):  # d > 0 is -d < 0
             coef, least, most = -coef, -most, -least
         if e.op in ("eq", "ne"):
@@ -137,7 +140,7 @@ def _crossing(coef: int, const: int) -> int:
 def _restrict(
     program: RowProgram, axis: Axis, size: Dim, position: Callable[[Affine], Affine], space: Space, live: bool
 ) -> tuple[RowProgram, Axis]:
-    """The program for `size` positions of `axis`; the new axis vanishes where it has extent 1 and need not be `live`."""
+    """The program for `size` positions of `axis`; the new axis vanishes where its extent is 1, unless it is `live`."""
     new = Axis(Var(axis.var.name), size).bind(space)
     env = {axis.var: position(atom_affine(new.var) if new.extent != 1 or live else affine(0))}
     memo: dict[int, Expr] = {}
