@@ -27,7 +27,7 @@ def pairs(padding: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
     return tuple((p, p) for p in padding)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("rank,kernel,stride,padding,dilation,groups", [
     (2, (3, 3), (1, 1), (1, 1), (1, 1), 1),
     (2, (1, 1), (1, 1), (0, 0), (1, 1), 1),
@@ -69,6 +69,14 @@ def test_conv_layouts(check: Any, data: str, kernel: str, out: str | None, group
     if "4c" in (out or data):
         bias = blocked(b, "C4c", "C")
         check("conv2d", [*inputs[:2], bias], expected, tolerance=4, channels=channels, **attrs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_conv_other_dtypes(check: Any, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x, w, b = torch.randn(1, 4, 5, 5).to(dtype), torch.randn(6, 4, 3, 3).to(dtype), torch.randn(6).to(dtype)
+    expected = F.conv2d(x.double(), w.double(), b.double(), padding=1).to(dtype)
+    check("conv2d", [x, w, b], expected, tolerance=2, padding=1)
 
 
 def test_conv_asymmetric_and_negative_padding(check: Any) -> None:
@@ -124,6 +132,18 @@ def test_conv_misfits(data: Any, weight: Any, attrs: Any, message: str) -> None:
     entries = [variable("x", TensorType(data)), variable("w", TensorType(weight))]
     with pytest.raises(TypeInferenceError, match=message):
         apply("conv2d", entries, attrs)
+
+
+@pytest.mark.parametrize(
+    "kernel,stride,padding,dilation", [((2, 3), (1, 2), (1, 0), (1, 1)), ((3, 2), (2, 1), (2, 1), (2, 1))]
+)
+def test_im2col_and_back(check: Any, kernel: Any, stride: Any, padding: Any, dilation: Any) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 6, 5)
+    attrs = {"kernel_size": kernel, "strides": stride, "padding": pairs(padding), "dilation": dilation}
+    columns = F.unfold(x, kernel, dilation, padding, stride)
+    check("im2col", [x], columns, **attrs)
+    check("col2im", [columns], F.fold(columns, (6, 5), kernel, dilation, padding, stride), output_size=(6, 5), **attrs)
 
 
 @pytest.mark.parametrize("layout,order", [("NCHW8c", "NCHW"), ("OIHW4i8o", "OIHW"), ("NHWC", "NCHW"), ("NK16n", "NK")])

@@ -116,11 +116,11 @@ def test_misfits() -> None:
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTS, torch.bool])
-@pytest.mark.parametrize("axis", [0, 1, -1])
-def test_scans(check: Any, dtype: torch.dtype, axis: int) -> None:
+def test_scans(check: Any, dtype: torch.dtype) -> None:
     x = data(dtype)
-    check("cumsum", [x], x.cumsum(axis), axis=axis, tolerance=4)
-    check("cumprod", [x], x.cumprod(axis), axis=axis, tolerance=4)
+    for axis in (0, 1, -1) if dtype == torch.float32 else (1,):
+        check("cumsum", [x], x.cumsum(axis), axis=axis, tolerance=4)
+        check("cumprod", [x], x.cumprod(axis), axis=axis, tolerance=4)
 
 
 def test_scan_of_scalar_and_empty(check: Any) -> None:
@@ -133,10 +133,11 @@ def test_scan_of_scalar_and_empty(check: Any) -> None:
 def test_sort(check: Any, dtype: torch.dtype, descending: bool) -> None:
     x = data(dtype, (2, 13, 3))
     x = x.round() if dtype.is_floating_point else x  # ties: the order must be stable
-    for axis in (0, 1, -1):
+    for axis in (0, 1, -1) if dtype == torch.float32 else (1,):
         values, order = torch.sort(x, dim=axis, descending=descending, stable=True)
         check("sort", [x], [values, order], axis=axis, descending=descending, stable=True)
-        check("argsort", [x], order, axis=axis, descending=descending)
+        if dtype == torch.float32:
+            check("argsort", [x], order, axis=axis, descending=descending)
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 31, 32, 33, 100])

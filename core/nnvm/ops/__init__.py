@@ -5,6 +5,7 @@ from nnvm.ops import (
     broadcast,
     create,
     elemwise,
+    im2col,
     index,
     layout_transform,
     nn_conv,
@@ -21,6 +22,6 @@ from nnvm.ops import (
 from nnvm.ops import graph_rules as graph_rules  # last: it attaches facts to the ops above
 
 __all__ = [
-    "attention", "broadcast", "create", "elemwise", "index", "layout_transform", "nn_conv", "nn_conv_transpose",
-    "nn_dense", "nn_norm", "nn_pool", "reduce", "resize", "scan_sort", "scatter", "transform",
+    "attention", "broadcast", "create", "elemwise", "im2col", "index", "layout_transform", "nn_conv",
+    "nn_conv_transpose", "nn_dense", "nn_norm", "nn_pool", "reduce", "resize", "scan_sort", "scatter", "transform",
 ]  # fmt: skip

@@ -152,16 +152,22 @@ def _inverse_deviation(squares: Tensor, count: Dim, eps: float, facts: dict[str,
     return over(squares.shape, "scale", lambda *i: te.unary("rsqrt", squares[i] / n + eps), facts)
 
 
+def _sum_of_squares(x: Tensor, axes: Sequence[int], facts: dict[str, Any]) -> Tensor:
+    """Sums over `axes`. Squares are a stage: a sum of products of two reads would be a matrix product."""
+
+    def square(*i: Expr) -> Expr:
+        e = te.cast(x[i], x.dtype.compute)
+        return e * e
+
+    return reduce_stage(over(x.shape, "square", square, {"cheap": True}), axes, True, "squares", te.sum, attrs=facts)
+
+
 def _rms_norm_compute(attrs: Attrs, inputs: list[Tensor], outputs: Types) -> list[Tensor]:
     x, *affine = inputs
     axes, to, at_type = _rows(attrs, len(x.shape)), outputs[0].dtype, x.dtype.compute
     facts = _row_facts(len(x.shape), axes)
 
-    def square(i: tuple[Expr, ...]) -> Expr:
-        e = te.cast(x[i], at_type)
-        return e * e
-
-    squares = reduce_stage(x, axes, True, "squares", te.sum, square, facts)
+    squares = _sum_of_squares(x, axes, facts)
     scale = _inverse_deviation(squares, numel(tuple(x.shape[a] for a in axes)), attrs["eps"], facts)
 
     def element(*i: Expr) -> Expr:
@@ -355,11 +361,7 @@ def _l2_compute(attrs: Attrs, inputs: list[Tensor], outputs: Types) -> list[Tens
     axes, at, to = _l2_axes(attrs, len(x.shape)), x.dtype.compute, outputs[0].dtype
     facts = _row_facts(len(x.shape), axes)
 
-    def square(i: tuple[Expr, ...]) -> Expr:
-        e = te.cast(x[i], at)
-        return e * e
-
-    squares = reduce_stage(x, axes, True, "squares", te.sum, square, facts)
+    squares = _sum_of_squares(x, axes, facts)
     norm = over(
         squares.shape, "norm", lambda *i: te.unary("sqrt", te.maximum(squares[i], te.const(attrs["eps"], at))), facts
     )

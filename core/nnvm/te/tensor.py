@@ -40,7 +40,14 @@ class Tensor:
     """A tensor: a placeholder (`body` is None) or computed, element by element, as `body` over `axes`.
 
     Attributes:
-        attrs: facts for schedules (never an op's name), as in ``{"constant": True}``.
+        attrs: facts for schedules (never an op's name). Ops set
+            ``row_axes``: n, the first n axes count rows, and a row is computed whole by all stages that have it;
+            ``row_factor``: c, the last row axis runs in steps of c elements per row (channels of a group);
+            ``cheap``: True, a few instructions per element: better computed again than stored;
+            ``pad``: (widths, value), a border of `value` around what is read;
+            ``sections``: (axis, starts), the pieces of a concatenation along `axis` and its end;
+            ``gather_axis``: the axis along which whole slices are read by index;
+            ``causal``: bool, on scores of an attention: element [..., i, j] counts for j <= i only.
     """
 
     name: str
