@@ -138,7 +138,9 @@ def test_batched_products_of_merged_heads():
     assert ops(reshape(graph(op("softmax", op("multiply", s, scalar(0.5)), axis=-1)))) == [
         "matmul", "multiply", "softmax"]  # fmt: skip
     c = op("reshape", var("c", 4, 2, 6, 8), shape=(8, 6, 8))
-    assert ops(reshape(graph(op("matmul", a, c, transpose_b=True)))) == ["reshape", "reshape", "matmul"]
+    assert ops(reshape(graph(op("matmul", a, c, transpose_b=True)))) == ["reshape", "matmul", "reshape"]
+    lone = op("reshape", var("d", 2, 20, 8), shape=(8, 5, 8))
+    assert ops(reshape(graph(op("matmul", lone, b, transpose_b=True)))) == ["reshape", "reshape", "matmul"]
 
 
 def test_heads_out_of_one_projection():

@@ -24,6 +24,10 @@ _PIPELINE: tuple[str, ...] = (
     "CanonicalizeMatmul",
     # before scales are folded and kernels fused: both want to see producer and consumer side by side
     "CanonicalizeReshape",
+    # again: transposes that views had kept from products
+    "CanonicalizeMatmul",
+    # on canonical forms: fewer ways to write one thing
+    "ReplaceOp",
     # after the merging: a scale that two convolutions share has two users and stays
     "FoldScaleAxis",
     # after the scales are in the weights, as it packs these; before the cut, so that packed weights are prepared

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any as AnyValue
 
+from nnvm.dtype import BF16, bf16_to_f32
 from nnvm.graph.node import NodeEntry
 from nnvm.graph.op import get
 
@@ -94,9 +95,10 @@ def roots(pattern: Pattern) -> list[str]:
 def scalar_value(entry: NodeEntry) -> float | None:
     """The value of a constant of one element; None for anything else."""
     node = entry.node
-    if not node.is_constant or node.attrs["value"].size != 1 or entry.type.dtype.name == "bfloat16":
+    if not node.is_constant or node.attrs["value"].size != 1:
         return None
-    return float(node.attrs["value"].reshape(()))
+    value = node.attrs["value"].reshape(())
+    return float(bf16_to_f32(value) if entry.type.dtype == BF16 else value)
 
 
 def _match(pattern: Pattern, entry: NodeEntry, found: Found) -> Iterator[Found]:

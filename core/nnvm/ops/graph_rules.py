@@ -48,6 +48,17 @@ def _last_axis(attrs: Mapping[str, Any], rank: int) -> tuple[int, dict[str, Any]
     return (1, {**attrs, "axis": -1}) if attrs["axis"] % rank == rank - 1 else None
 
 
+def _last_reduced(attrs: Mapping[str, Any], rank: int) -> tuple[int, dict[str, Any]] | None:
+    """Of reductions that keep their axes, where these are the last ones."""
+    axes = attrs["axis"]
+    if axes is None or not attrs["keepdims"]:
+        return None
+    reduced = sorted(a % rank for a in (axes if isinstance(axes, tuple) else (axes,)))
+    if reduced != list(range(reduced[0], rank)):
+        return None
+    return rank - reduced[0], {**attrs, "axis": tuple(a - rank for a in reduced)}
+
+
 def _attach(names: str, attribute: str, value: object) -> None:
     for name in names.split():
         if name in registry.known():
@@ -100,3 +111,4 @@ _attach("softmax log_softmax", "trailing_axes", _last_axis)
 _attach("where", "is_select", True)
 _attach("softmax", "is_softmax", True)
 _attach("attention", "is_attention", True)
+_attach("sum mean max min prod variance", "trailing_axes", _last_reduced)

@@ -14,11 +14,12 @@ from nnvm.graph.passes import (
     infer_type,
     plan_memory,
     precompute_prune,
+    replace_op,
     simplify_inference,
 )
 
 __all__ = [
     "alter_op_layout", "canonicalize_matmul", "canonicalize_reshape", "eliminate_common", "eliminate_dead",
     "eliminate_identity", "finish_prepare", "fold_constant", "fold_scale_axis", "graph_fuse", "infer_type",
-    "plan_memory", "precompute_prune", "simplify_inference",
+    "plan_memory", "precompute_prune", "replace_op", "simplify_inference",
 ]  # fmt: skip

@@ -71,9 +71,15 @@ def _matmul(node: Node, inputs: tuple[NodeEntry, ...], fixed: Fixed) -> Node | N
 
 
 def _before_swap(e: NodeEntry) -> NodeEntry | None:
-    """What `e` is a transpose of, where only the last two axes are swapped."""
+    """`e` with its last two axes swapped back, where a transpose brings the last axis to the place before the last.
+
+    What is left of the transpose then keeps the last axis, and copies rows.
+    """
     if e.node.op.attr("permutation") is None:
         return None
-    axes = _axes(e.node)
+    axes, source = _axes(e.node), e.node.inputs[0]
     rank = len(axes)
-    return e.node.inputs[0] if axes == (*range(rank - 2), rank - 1, rank - 2) else None
+    if rank < 2 or axes[-2] != rank - 1:
+        return None
+    left = (*axes[:-2], axes[-1], axes[-2])
+    return source if left == tuple(range(rank)) else apply(e.node.op, [source], {"axes": left})[0]

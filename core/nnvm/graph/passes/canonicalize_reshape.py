@@ -51,9 +51,14 @@ class _Mover:
             return _below_matmul(node, inputs)
         if node.op.has("trailing_axes"):
             return _below_trailing(node, inputs)
-        if node.op.attr("permutation") is not None:
+        if node.op.attr("permutation") is not None and not self._feeds_product(node[0]):
             return _below_transpose(node, inputs[0])
         return None
+
+    def _feeds_product(self, entry: NodeEntry) -> bool:
+        """Whether a matrix product reads a value, maybe viewed: it takes transposes itself (CanonicalizeMatmul)."""
+        users = [user for user, _ in self.uses.of(entry)]
+        return any(u.op.attr("is_matmul") or (u.op.attr("view") and self._feeds_product(u[0])) for u in users)
 
     def _below_elementwise(self, node: Node, inputs: tuple[NodeEntry, ...]) -> Node | None:
         assert node.types is not None
@@ -84,9 +89,12 @@ class _Mover:
             # for its own fusion it matters where the view stands, unless it is stored anyway
             stored = self.fixed(y.node) or y.node.is_variable or len(self.uses.of(old)) > 1 or self.uses.is_output(old)
             return _reshaped(y, shape) if stored or y.node.op.attr("view") else None
+        same = _common_suffix(out, shape)
+        if y.type.rank == len(out) and same and y.type.shape[:-same] == out[:-same]:
+            return _reshaped(y, (*shape[: len(shape) - same], *y.type.shape[len(out) - same :]))
         leading = next(i for i, d in enumerate(y.type.shape) if d != 1)
         stripped = y.type.shape[leading:]
-        if len(stripped) <= _common_suffix(out, shape):
+        if len(stripped) <= same:
             return y if leading == 0 else _reshaped(y, stripped)
         return None
 
@@ -188,16 +196,16 @@ def _below_trailing(node: Node, inputs: tuple[NodeEntry, ...]) -> Node | None:
 
 
 def _below_matmul(node: Node, inputs: tuple[NodeEntry, ...]) -> Node | None:
-    """A batched product of two viewed operands whose batch axes come from the same shape."""
+    """A batched product on the batch axes from before the view of its left operand; the right one is viewed so too."""
     assert node.types is not None
-    if not all(e.node.op.attr("view") for e in inputs):
+    a, b = inputs
+    if not (a.node.op.attr("view") and b.node.op.attr("view")) or a.type.shape[:-2] != b.type.shape[:-2]:
         return None
-    sources = [e.node.inputs[0] for e in inputs]
-    batch = [s.type.shape[:-2] for s in sources]
-    keeps = all(s.type.rank >= 2 and s.type.shape[-2:] == e.type.shape[-2:] for s, e in zip(sources, inputs))
-    if not keeps or batch[0] != batch[1] or inputs[0].type.shape[:-2] != inputs[1].type.shape[:-2]:
+    source = a.node.inputs[0]
+    if source.type.rank < 2 or source.type.shape[-2:] != a.type.shape[-2:]:
         return None
-    made = apply(node.op, sources, node.attrs, f"{node.name}.viewed", node.source)
+    entries = [source, _reshaped(b, (*source.type.shape[:-2], *b.type.shape[-2:]))]
+    made = apply(node.op, entries, node.attrs, f"{node.name}.viewed", node.source)
     return apply("reshape", [made[0]], {"shape": node.types[0].shape}, node.name, node.source)
 
 
