@@ -62,5 +62,5 @@ def reference(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
             values[node[0]] = node.attrs["value"]
         elif not node.is_variable:
             found = node.op.attr("reference")(node.attrs, *(values[e] for e in node.inputs))
-            values.update(zip(node.outputs, (np.asarray(f) for f in found)))
+            values.update((e, np.asarray(f).astype(e.type.dtype.numpy)) for e, f in zip(node.outputs, found))
     return [values[e] for e in graph.outputs]

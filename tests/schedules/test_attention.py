@@ -92,3 +92,16 @@ def test_what_is_no_attention() -> None:
     scores = op("softmax", op("matmul", a, b), axis=3)
     _, outputs = tensors_of(graph_of([scores], [a, b]))
     assert match_attention(outputs) is None
+
+
+def test_transposed_inputs_are_read_in_place() -> None:
+    """Heads that a projection left behind each other: no copy is made of them."""
+    ins = [data((1, 21, 2, 8)), data((1, 30, 2, 8)), data((1, 30, 2, 8))]
+    heads = [op("transpose", x, axes=(0, 2, 1, 3)) for x in ins]
+    graph = graph_of([op("attention", *heads)], ins)
+    arrays = arrays_of(graph)
+    (out,) = groups.run(graph, arrays, compiled=True)
+    np.testing.assert_allclose(out, groups.reference(graph, arrays)[0], rtol=1e-4, atol=1e-5)
+    body = lower_group(graph, HASWELL, "kernel").body
+    assert sorted(s.buffer.name for s in stmts(body) if isinstance(s, Allocate) and s.buffer.scope == "scratch") == [
+        "kt", "s", "sums"]  # fmt: skip

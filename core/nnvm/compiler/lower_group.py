@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Union
 
 from nnvm.dim import Dim
 from nnvm.graph.graph import Graph
@@ -17,7 +16,7 @@ from nnvm.tir.stmt import PrimFunc
 
 __all__ = ["lower_group", "tensors_of"]
 
-Strides = Union[tuple[Dim, ...], None]
+Strides = tuple[Dim, ...] | None
 
 
 def lower_group(

@@ -72,13 +72,13 @@ def match_attention(outputs: Sequence[Tensor]) -> Attention | None:
         return None
     rows, keys = scores.axes[-2], scores.axes[-1]
     by_row = sorted(first, key=lambda f: not _uses(f, rows.var))
-    by_exps = sorted(second, key=lambda f: _read(f).tensor.body is None)
+    by_exps = sorted(second, key=lambda f: scores not in topological([_read(f).tensor]))
     exps = _read(by_exps[0]).tensor
     middle = {_reducer(t): t for t in reductions if t not in (scores, weighted)}
     fits = (
         _uses(by_row[0], rows.var) and not _uses(by_row[0], keys.var) and _uses(by_row[1], keys.var)
         and not _uses(by_row[1], rows.var) and exps.body is not None and exps.shape == scores.shape
-        and middle.keys() == {"max", "sum"} and _read(by_exps[1]).tensor.body is None
+        and middle.keys() == {"max", "sum"} and scores not in topological([_read(by_exps[1]).tensor])
         and all(len(t.reduce_axes) == 1 for t in reductions)
         and all(t.reduce_axes[0].extent == keys.extent for t in (*middle.values(), weighted))
         and all([a.extent for a in t.axes if a.extent != 1] == [a.extent for a in scores.axes[:-1] if a.extent != 1]

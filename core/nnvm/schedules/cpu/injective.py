@@ -67,14 +67,12 @@ def _pieces(
 
     One axis is cut at a time: above and below the inside of a padded image, nothing depends on the columns.
     """
-    cuts: list[Dim] = []
-    for number, axis in enumerate(axes):
-        cuts = _cuts(writes, axis)
-        if cuts and len(cuts) < most:
-            break
-    else:
+    found = ((n, cuts) for n, a in enumerate(axes) if (cuts := _cuts(writes, a)) and len(cuts) < most)
+    number, cuts = next(found, (0, []))
+    if not cuts:
         yield writes, list(axes)
         return
+    axis = axes[number]
     for low, high in itertools.pairwise([0, *cuts, axis.extent]):
         new = Axis(Var(axis.var.name), high - low).bind(space)
         env = {axis.var: atom_affine(new.var) + low if new.extent != 1 else affine(low)}
