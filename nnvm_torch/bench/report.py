@@ -225,9 +225,14 @@ def align(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def row_lines(row: Row, widths: Sequence[int], width: int) -> list[str]:
-    """One line, or for a row without numbers as many as its reason takes, from the first number's column on."""
-    if any(row.cells[2:-1]):
-        return [align(row.cells, widths)]
+    """One line; what does not fit of the last cell, as of a failure's reason, goes below, from the third column on."""
+    line = align(row.cells, widths)
+    has_numbers = any(row.cells[2:-1])
+    if has_numbers and len(line) <= width:
+        return [line]
+    if has_numbers:
+        continued = row_lines(Row(("", "", *[""] * 6, row.cells[-1])), widths, width)
+        return [align((*row.cells[:-1], ""), widths), *continued]
     start = align(row.cells[:2], widths[:2]).ljust(sum(widths[:2]) + GAP) + " " * GAP
     reason = textwrap.wrap(row.cells[-1], max(30, width - len(start)))
     return [(start if index == 0 else " " * len(start)) + line for index, line in enumerate(reason)]
