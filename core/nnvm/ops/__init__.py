@@ -13,6 +13,7 @@ from nnvm.ops import (
     nn_dense,
     nn_norm,
     nn_pool,
+    pad,
     reduce,
     resize,
     scan_sort,
@@ -23,5 +24,6 @@ from nnvm.ops import graph_rules as graph_rules  # last: it attaches facts to th
 
 __all__ = [
     "attention", "broadcast", "create", "elemwise", "im2col", "index", "layout_transform", "nn_conv",
-    "nn_conv_transpose", "nn_dense", "nn_norm", "nn_pool", "reduce", "resize", "scan_sort", "scatter", "transform",
+    "nn_conv_transpose", "nn_dense", "nn_norm", "nn_pool", "pad", "reduce", "resize", "scan_sort", "scatter",
+    "transform",
 ]  # fmt: skip

@@ -20,9 +20,9 @@ from nnvm.graph.op_attrs import OpPattern
 from nnvm.graph.types import TensorType
 from nnvm.ops.bodies import over, rounded
 from nnvm.ops.channels import Coordinate, coordinates, read_at
+from nnvm.ops.pad import padded_stage
 from nnvm.ops.params import integer, integers, optional, pairs
 from nnvm.ops.shape_rules import check_kind, known, same_dtype, show
-from nnvm.ops.transform import padded_stage
 from nnvm.te.expr import Expr
 from nnvm.te.tensor import IterVar, Tensor
 

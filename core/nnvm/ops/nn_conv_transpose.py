@@ -26,9 +26,9 @@ from nnvm.graph.types import TensorType
 from nnvm.ops.bodies import over, rounded
 from nnvm.ops.channels import Coordinate, coordinates, read_at
 from nnvm.ops.nn_conv import SPATIAL, Conv, add_bias, check_bias, conv_params, from_plain, per_axis, to_plain
+from nnvm.ops.pad import padded_stage
 from nnvm.ops.params import integers
 from nnvm.ops.shape_rules import check_kind, known, same_dtype, show
-from nnvm.ops.transform import padded_stage
 from nnvm.te.expr import Expr
 from nnvm.te.tensor import IterVar, Tensor
 

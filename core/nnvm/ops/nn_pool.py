@@ -21,10 +21,10 @@ from nnvm.graph.op_attrs import OpPattern
 from nnvm.graph.types import TensorType
 from nnvm.ops.bodies import over, rounded
 from nnvm.ops.nn_conv import SPATIAL, from_plain, layout_name, per_axis, to_plain
+from nnvm.ops.pad import padded_stage
 from nnvm.ops.params import boolean, dims, integer, integers, optional, pairs
 from nnvm.ops.reduce import mean_stage, reduce_stage
 from nnvm.ops.shape_rules import check_kind, known, show
-from nnvm.ops.transform import padded_stage
 from nnvm.te.expr import Expr
 from nnvm.te.tensor import Tensor
 

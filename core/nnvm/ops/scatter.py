@@ -19,7 +19,7 @@ from nnvm.ops.nests import argument_buffers, assert_index, function, nest, store
 from nnvm.ops.params import boolean, choice, integer, integers
 from nnvm.ops.shape_rules import broadcast_shapes, check_kind, resolve_axis, same_dtype, show
 from nnvm.te.expr import Buffer, Expr
-from nnvm.tir.stmt import Allocate, PrimFunc, Stmt, seq
+from nnvm.tir.stmt import Allocate, For, PrimFunc, Seq, Stmt, seq
 
 __all__: list[str] = []
 
@@ -98,8 +98,7 @@ def _scatter_tir(attrs: Attrs, inputs: Types, outputs: Types, name: str) -> Prim
 
 
 def _serial(stmt: Stmt) -> Stmt:
-    from nnvm.tir.stmt import For, Seq
-
+    """The same loops, none of them parallel."""
     if isinstance(stmt, Seq):
         return Seq(tuple(map(_serial, stmt.body)))
     return For(stmt.var, stmt.extent, stmt.body, "serial") if isinstance(stmt, For) else stmt

@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 
 from nnvm import te
-from nnvm.dim import Dim, Shape, ceildiv, dim_max, dim_min, numel
+from nnvm.dim import Dim, Shape, ceildiv, dim_min, numel
 from nnvm.graph.op import Param, register
 from nnvm.graph.op_attrs import OpPattern
 from nnvm.graph.types import TensorType
 from nnvm.ops.bodies import over, read, read_broadcast
-from nnvm.ops.params import choice, dims, integer, integers, optional, pairs, scalar
+from nnvm.ops.params import dims, integer, integers, optional
 from nnvm.ops.shape_rules import broadcast_shapes, known, resolve_axes, resolve_axis, same_dtype, show
 from nnvm.te.expr import Expr
 from nnvm.te.tensor import Tensor
 
-__all__ = ["padded_stage", "regroup", "slice_ranges"]
+__all__ = ["inject", "regroup", "slice_ranges"]
 
 Attrs = Mapping[str, Any]
 Array = np.ndarray[Any, Any]
@@ -74,7 +74,8 @@ def _regroup_span(source: Shape, target: Shape, indices: Sequence[Expr]) -> list
     return out[::-1]
 
 
-def _inject(name: str, shape: Shape, x: Tensor, index: Callable[[tuple[Expr, ...]], Sequence[Expr]]) -> list[Tensor]:
+def inject(name: str, shape: Shape, x: Tensor, index: Callable[[tuple[Expr, ...]], Sequence[Expr]]) -> list[Tensor]:
+    """The tensor of `shape` whose element i is `x` at `index(i)`, as the single output of an op."""
     return [over(shape, name, lambda *i: x[tuple(index(i))])]
 
 
@@ -91,7 +92,7 @@ def _view(name: str, shape_of: Callable[[Attrs, TensorType], Shape], doc: str, a
 
     def compute(attrs: Attrs, inputs: list[Tensor], outputs: Types) -> list[Tensor]:
         (x,), shape = inputs, outputs[0].shape
-        return _inject(name, shape, x, lambda i: regroup(x.shape, shape, i))
+        return inject(name, shape, x, lambda i: regroup(x.shape, shape, i))
 
     def reference(attrs: Attrs, x: Array) -> tuple[Array]:
         # an array's shape is static, so is the view's
@@ -157,7 +158,7 @@ def _transpose_compute(attrs: Attrs, inputs: list[Tensor], outputs: Types) -> li
     (x,) = inputs
     axes = _permutation(attrs, len(x.shape))
     where = [axes.index(d) for d in range(len(axes))]
-    return _inject("transpose", outputs[0].shape, x, lambda i: [i[w] for w in where])
+    return inject("transpose", outputs[0].shape, x, lambda i: [i[w] for w in where])
 
 
 register(
@@ -259,7 +260,7 @@ def _bounds(value: Any) -> tuple[Dim | None, ...]:
 def _slice_compute(attrs: Attrs, inputs: list[Tensor], outputs: Types) -> list[Tensor]:
     (x,) = inputs
     ranges = slice_ranges(attrs, x.shape)
-    return _inject("slice", outputs[0].shape, x, lambda i: [e * s + te.const(b) for e, (b, _, s) in zip(i, ranges)])
+    return inject("slice", outputs[0].shape, x, lambda i: [e * s + te.const(b) for e, (b, _, s) in zip(i, ranges)])
 
 
 def _slice_array(attrs: Attrs, x: Array) -> tuple[Array]:
@@ -280,99 +281,10 @@ register(
 )  # fmt: skip
 
 
-def _pad_type(attrs: Attrs, inputs: Types) -> Types:
-    x, widths, mode = inputs[0], attrs["pad_width"], attrs["mode"]
-    if len(widths) != x.rank:
-        raise ValueError(f"pad_width {widths} has {len(widths)} pairs for shape {show(x.shape)}")
-    out: list[Dim] = []
-    for d, (low, high) in zip(x.shape, widths):
-        size = d + low + high
-        if isinstance(size, int) and size < 0:
-            raise ValueError(f"cropping {(low, high)} leaves less than nothing of {show(x.shape)}")
-        if isinstance(d, int) and isinstance(low, int) and isinstance(high, int):
-            most = {"reflect": d - 1, "wrap": d, "edge": 1 << 62 if d else 0}.get(mode, 1 << 62)
-            if max(low, high) > max(most, 0):
-                raise ValueError(f"{mode} padding {(low, high)} is too wide for extent {d} of {show(x.shape)}")
-        out.append(size)
-    return (x.with_shape(tuple(out)),)
-
-
-def padded_stage(
-    x: Tensor, widths: Sequence[tuple[Dim, Dim]], value: int | float | bool, name: str = "pad",
-    spacing: Sequence[int] | None = None,
-) -> Tensor:  # fmt: skip
-    """`x` with a border of `value`, and `spacing[d] - 1` more of it between neighbours along axis d; or x itself."""
-    steps = list(spacing or [1] * len(x.shape))
-    if all(w == (0, 0) for w in widths) and all(s == 1 for s in steps):
-        return x
-    sizes = [d if s == 1 else dim_max(d * s - (s - 1), 0) for d, s in zip(x.shape, steps)]
-    shape = tuple(d + low + high for d, (low, high) in zip(sizes, widths))
-
-    def element(*i: Expr) -> Expr:
-        at: list[Expr] = []
-        inside: Expr = te.const(True, "bool")
-        for e, d, (low, high), s in zip(i, x.shape, widths, steps):
-            j = e - te.const(low)
-            if _may_be_positive(low):
-                inside = inside & (j >= 0)
-            if s != 1:
-                inside = inside & (j % s).equal(0)
-                j = j // s
-            if _may_be_positive(high):
-                inside = inside & (j < te.const(d))
-            at.append(j)
-        return te.select(inside, x[tuple(at)], te.const(value, x.dtype))
-
-    return over(shape, name, element, {"pad": (tuple(widths), value), "cheap": True})
-
-
-def _may_be_positive(width: Dim) -> bool:
-    return not isinstance(width, int) or width > 0
-
-
-def _pad_compute(attrs: Attrs, inputs: list[Tensor], outputs: Types) -> list[Tensor]:
-    (x,), widths, mode = inputs, attrs["pad_width"], attrs["mode"]
-    if mode == "constant":
-        out = padded_stage(x, widths, attrs["value"])
-        return [out] if out is not x else _inject("pad", x.shape, x, lambda i: i)
-
-    def source(e: Expr, low: Dim, high: Dim, d: Dim) -> Expr:
-        j, last = e - te.const(low), te.const(d - 1)
-        if mode == "edge":
-            return te.minimum(te.maximum(j, 0), last)
-        if mode == "wrap":
-            j = te.select(j < 0, j + te.const(d), j) if _may_be_positive(low) else j
-            return te.select(j >= te.const(d), j - te.const(d), j) if _may_be_positive(high) else j
-        j = te.maximum(j, -j) if _may_be_positive(low) else j
-        return te.minimum(j, last * 2 - j) if _may_be_positive(high) else j
-
-    return _inject("pad", outputs[0].shape, x, lambda i: [source(e, w[0], w[1], d) if w != (0, 0) else e
-                                                          for e, w, d in zip(i, widths, x.shape)])  # fmt: skip
-
-
-def _pad_array(attrs: Attrs, x: Array) -> tuple[Array]:
-    widths, mode = attrs["pad_width"], attrs["mode"]
-    x = x[tuple(slice(max(0, -lo), d - max(0, -hi)) for d, (lo, hi) in zip(x.shape, widths))]
-    grow = [(max(0, lo), max(0, hi)) for lo, hi in widths]
-    if mode == "constant":
-        return (np.pad(x, grow, constant_values=np.asarray(attrs["value"]).astype(x.dtype)),)
-    return (np.pad(x, grow, mode=mode),)
-
-
-register(
-    "pad", inputs=["data"], infer_type=_pad_type, pattern=OpPattern.INJECTIVE, compute=_pad_compute,
-    reference=_pad_array, doc="A border around the data; a negative width crops.",
-    params={"pad_width": Param("(low, high) per axis", pairs),
-            "mode": Param("constant, reflect (without the edge), edge or wrap",
-                          choice("constant", "reflect", "edge", "wrap"), "constant"),
-            "value": Param("of a constant border", scalar, 0)},
-)  # fmt: skip
-
-
 def _flip_compute(attrs: Attrs, inputs: list[Tensor], outputs: Types) -> list[Tensor]:
     (x,) = inputs
     axes = resolve_axes(attrs["axes"], len(x.shape))
-    return _inject(
+    return inject(
         "flip", x.shape, x, lambda i: [te.const(x.shape[d] - 1) - e if d in axes else e for d, e in enumerate(i)]
     )
 
@@ -419,7 +331,7 @@ def _roll_compute(attrs: Attrs, inputs: list[Tensor], outputs: Types) -> list[Te
             return te.select(e < turn, e + (size - turn), e - turn) if turn else e
         return (e - shifts[d]) % te.const(size)
 
-    return _inject("roll", x.shape, x, lambda i: [source(d, e) for d, e in enumerate(i)])
+    return inject("roll", x.shape, x, lambda i: [source(d, e) for d, e in enumerate(i)])
 
 
 register(
@@ -462,7 +374,7 @@ def _repeat_type(attrs: Attrs, inputs: Types) -> Types:
 def _repeat_compute(attrs: Attrs, inputs: list[Tensor], outputs: Types) -> list[Tensor]:
     (x,), times = inputs, max(attrs["repeats"], 1)
     axis = resolve_axis(attrs["axis"], len(x.shape))
-    return _inject("repeat", outputs[0].shape, x, lambda i: [e // times if d == axis else e for d, e in enumerate(i)])
+    return inject("repeat", outputs[0].shape, x, lambda i: [e // times if d == axis else e for d, e in enumerate(i)])
 
 
 register(
