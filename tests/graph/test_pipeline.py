@@ -66,12 +66,8 @@ def transformer_layer():
 
     def linear(e, name, n):
         rows = op("reshape", e, shape=(10, e.type.shape[-1]))
-        y = op(
-            "add",
-            op("matmul", rows, op("transpose", param(name, n, e.type.shape[-1]), axes=(1, 0))),
-            param(name + "b", n),
-        )
-        return op("reshape", y, shape=(2, 5, n))
+        weight = op("transpose", param(name, n, e.type.shape[-1]), axes=(1, 0))
+        return op("reshape", op("add", op("matmul", rows, weight), param(name + "b", n)), shape=(2, 5, n))
 
     def heads(e, axes=(0, 2, 1, 3)):
         return op("transpose", op("reshape", e, shape=(2, 5, 4, 4)), axes=axes)
@@ -138,11 +134,9 @@ UNARY = ["exp", "relu", "sigmoid", "tanh", "negative", "gelu", "square"]
 def graphs(draw):
     rng = random.Random(draw(st.integers(0, 2**32)))
     values = [var("x", 2, 8, 4, 4), var("y", 2, 8, 4, 4)]
-    count = 0
-    for _ in range(rng.randint(2, 16)):
+    for count in range(rng.randint(2, 16)):
         a = rng.choice(values[-5:])
         kind, rank, shape = rng.randrange(10), a.type.rank, a.type.shape
-        count += 1
         if kind == 0 and rank == 4:
             groups = rng.choice([1, 1, shape[1]])
             out = shape[1] if groups > 1 else rng.choice([4, 8, 12, 16])

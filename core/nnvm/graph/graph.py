@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from nnvm.graph.node import Node, NodeEntry, apply
@@ -25,9 +26,9 @@ class Graph:
     inputs: tuple[Node, ...]
     attrs: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def nodes(self) -> list[Node]:
-        """All nodes, inputs of a node before it; graph inputs that nothing uses are not among them."""
+        """All nodes, inputs before their users; graph inputs that nothing uses are not among them. Read only."""
         return topological(self.outputs)
 
     def with_attrs(self, **attrs: Any) -> Graph:

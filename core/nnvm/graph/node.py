@@ -52,7 +52,8 @@ class Node:
 
     @property
     def outputs(self) -> tuple[NodeEntry, ...]:
-        return tuple(NodeEntry(self, i) for i in range(self.num_outputs))
+        count = self.num_outputs
+        return (NodeEntry(self, 0),) if count == 1 else tuple(NodeEntry(self, i) for i in range(count))
 
     def __getitem__(self, index: int) -> NodeEntry:
         return NodeEntry(self, index)
