@@ -94,6 +94,16 @@ def test_what_is_no_attention() -> None:
     assert match_attention(outputs) is None
 
 
+def test_an_epilogue_that_leaves_the_row_is_no_attention() -> None:
+    """Its columns reversed, an output element needs another column of the product: right, but not by this schedule."""
+    ins = [data((1, 2, 9, 8)), data((1, 2, 12, 8)), data((1, 2, 12, 8))]
+    graph = graph_of([op("flip", op("attention", *ins), axes=(3,))], ins)
+    assert match_attention(tensors_of(graph)[1]) is None
+    arrays = arrays_of(graph)
+    (out,) = groups.run(graph, arrays, compiled=True)
+    np.testing.assert_allclose(out, groups.reference(graph, arrays)[0], rtol=1e-4, atol=1e-5)
+
+
 def test_transposed_inputs_are_read_in_place() -> None:
     """Heads that a projection left behind each other: no copy is made of them."""
     ins = [data((1, 21, 2, 8)), data((1, 30, 2, 8)), data((1, 30, 2, 8))]

@@ -209,3 +209,33 @@ def test_rows_run_in_parallel() -> None:
     (x,) = p.placeholders(x=(64, 2, 1024))
     func = lowered([x], [p.softmax(x, 2)], HASWELL)
     assert next(s for s in stmts(func.body) if isinstance(s, For)).kind == "parallel"
+
+
+@pytest.mark.parametrize("rows", [slice(0, 3), slice(2, 6), None])
+def test_outputs_that_are_a_part_of_the_rows_or_more(rows: slice | None) -> None:
+    """A slice or a concatenation of a softmax has other rows than the softmax: it must not run in its row loop."""
+    (x,) = p.placeholders(x=(6, 40))
+    soft = p.softmax(x, 1)
+    a = rand(6, 40)
+    expected = p.softmax_numpy(a, 1)
+    if rows is None:
+        y = te.compute((12, 40), lambda i, j: te.select(i < 6, x[i, j], soft[i - 6, j]), "both")
+        expected = np.concatenate([a, expected])
+    else:
+        y = te.compute((rows.stop - rows.start, 40), lambda i, j: soft[i + rows.start, j] * 1.0, "some")
+        expected = expected[rows]
+    np.testing.assert_allclose(compute([x], [y], [a])[0], expected, rtol=1e-5)
+
+
+def test_a_shifted_prologue_that_is_an_output_too() -> None:
+    """The sum reads the doubled values one place on: they are not written at the place where they are summed."""
+    (x,) = p.placeholders(x=(4, 20))
+    double = te.compute((4, 20), lambda i, j: x[i, j] * 2.0, "double")
+    r = te.reduce_axis(20, "r")
+    shifted = te.compute(
+        (4,), lambda i: te.sum(te.select(r.var >= 1, double[i, r.var - 1], te.const(0.0, F32)), [r]), "shifted"
+    )
+    a = rand(4, 20)
+    one, two = compute([x], [double, shifted], [a])
+    np.testing.assert_array_equal(one, a * 2)
+    np.testing.assert_allclose(two, (a * 2)[:, :-1].sum(1), rtol=1e-4, atol=1e-5)

@@ -20,6 +20,7 @@ from nnvm.schedules.cpu.access import At, Held, Inliner, Source, parts, rewrite
 from nnvm.schedules.cpu.along import along
 from nnvm.schedules.cpu.emit import Emitter, Lanes, lane_mask
 from nnvm.schedules.cpu.injective import Write, nest
+from nnvm.schedules.cpu.kernel import row_major
 from nnvm.schedules.cpu.loops import Axis, loop, parallel_loops
 from nnvm.schedules.cpu.matmul_tile import Tile, matmul_tile
 from nnvm.schedules.cpu.row_program import Pass, Reduction, RowProgram
@@ -88,7 +89,31 @@ def match_attention(outputs: Sequence[Tensor]) -> Attention | None:
     )  # fmt: skip
     if not fits:
         return None
-    return Attention(scores, middle["max"], exps, middle["sum"], weighted, outputs[0], by_row[0], by_row[1], by_exps[1])
+    found = Attention(
+        scores, middle["max"], exps, middle["sum"], weighted, outputs[0], by_row[0], by_row[1], by_exps[1]
+    )
+    return found if _stays_in_rows(found) else None
+
+
+def _stays_in_rows(a: Attention) -> bool:
+    """Does every stage read the others at its own row (and key, or column) only?"""
+    inputs = {t: Source(Buffer(t.name, (1,), t.dtype), row_major(t.shape)) for t in topological([a.out]) if not t.body}
+    inliner = Inliner(Space(), inputs, frozenset((a.scores, a.top, a.total, a.weighted)))
+    for t in (a.top, a.total, a.exps, a.out):
+        if isinstance(t.body, Reduce):
+            axes = (*t.axes, *t.reduce_axes)
+            value = inliner.expr(t.body.source, {x.var: atom_affine(x.var) for x in axes})
+        else:
+            axes = t.axes
+            value = inliner.element(t, [atom_affine(x.var) for x in axes])
+        rows = [atom_affine(x.var) for x in axes[:-1] if x.extent != 1]
+        last = [atom_affine(x.var) for x in axes[-1:] if x.extent != 1]
+        for x in parts(value):
+            if isinstance(x, Held):
+                own = [i for i, n in zip(x.indices, x.tensor.shape) if n != 1]
+                if own != (rows if x.tensor in (a.top, a.total) else rows + last):
+                    return False
+    return True
 
 
 def _reducer(t: Tensor) -> str:

@@ -180,15 +180,15 @@ class _Builder:
 
     def _covers(self, t: Tensor, indices: tuple[Affine, ...]) -> bool:
         """Do these indices visit each element of `t` exactly once, over the row or over the kept axes?"""
-        used = [a for i in indices for a in i.terms]
-        if not all(isinstance(a, Var) for a in used) or len(set(used)) != len(used):
-            return False
-        mine = {a.var: a.extent for a in (*self.kept, *self.row)}
-        if not set(used) <= mine.keys():
-            return False
-        kept_only = set(used) <= {a.var for a in self.kept}
-        whole = self.kept if kept_only else [*self.kept, *self.row]
-        return set(used) == {a.var for a in whole} and numel(t.shape) == numel(tuple(a.extent for a in whole))
+        extents = {a.var: a.extent for a in (*self.kept, *self.row)}
+        used: list[object] = []
+        for index, extent in zip(indices, t.shape):
+            if not _spans(index, extent, extents):
+                return False
+            used.extend(index.terms)
+        kept = {a.var for a in self.kept}
+        whole = kept if set(used) <= kept else extents.keys()
+        return len(set(used)) == len(used) and set(used) == whole
 
     def _fits(self, t: Tensor, indices: tuple[Affine, ...]) -> bool:
         try:
@@ -228,10 +228,14 @@ class _Builder:
                 left.append((o.var, split))
             elif o.var not in env and o.extent != 1:
                 left.append((o.var, o.extent))
+        if any(o.extent != k.extent for k, i in zip(self.kept, of_kept) for o in own if i == atom_affine(o.var)):
+            raise _Mismatch  # a part of the rows only, or more than them
         for (var, _), value in zip(left, self._row_digits([d for _, d in left])):
             env[var] = env.get(var, affine(0)) + value
         indices = tuple(env.get(o.var, affine(0)) for o in own)
         self._level(self.inliner.element(t, indices))
+        if numel(t.shape) != numel(tuple(a.extent for a in (*self.kept, *self.row))):
+            raise _Mismatch
         return indices
 
     def _row_digits(self, extents: list[Dim]) -> list[Affine]:
@@ -246,6 +250,21 @@ class _Builder:
             digits.append(self.space.floormod(rest, affine(d)))
             rest = self.space.floordiv(rest, affine(d))
         return [rest, *reversed(digits)]
+
+
+def _spans(index: Affine, extent: Dim, extents: Mapping[Var, Dim]) -> bool:
+    """Does `index` take each of the values 0 .. extent - 1 exactly once? As the digits of a number do."""
+    if index.const != 0:
+        return False
+    size: Dim = 1
+    left = dict(index.terms)
+    while left:
+        atom = next((a for a, c in left.items() if c == size), None)
+        if not isinstance(atom, Var) or atom not in extents:
+            return False
+        size = size * extents[atom]
+        del left[atom]
+    return size == extent
 
 
 def _match(axes: Sequence[IterVar], loops: Sequence[Axis]) -> dict[Var, Affine]:
