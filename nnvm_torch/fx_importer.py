@@ -274,7 +274,7 @@ class _Importer:
             if config.debug_level():
                 raise
             raise Unsupported(f"conversion failed: {e}") from e
-        results = (result,) if single else tuple(result)
+        results: tuple[NodeEntry | None, ...] = result if isinstance(result, tuple) else (result,)
         for entry, out, wanted in zip(results, outs, used, strict=True):
             if entry is None and wanted:
                 raise Unsupported("a result that is not computed natively")

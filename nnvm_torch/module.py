@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -104,6 +104,7 @@ class CompiledModule(nn.Module):
         own["_nnvm_module"] = module
         own["_nnvm_options"] = options
         own["_nnvm_shapes"] = {}
+        own["_nnvm_quick"] = {}
         own["_nnvm_lock"] = threading.RLock()
         own["_nnvm_number"] = 0
         # the same dictionaries, not copies: both modules have the same parameters for ever
@@ -114,7 +115,7 @@ class CompiledModule(nn.Module):
 
     @property
     def training(self) -> bool:  # type: ignore[override]
-        return self._nnvm_module.training
+        return bool(self._nnvm_module.training)
 
     @training.setter
     def training(self, mode: bool) -> None:
@@ -134,6 +135,21 @@ class CompiledModule(nn.Module):
         return f"nnvm, {len(self._nnvm_shapes)} compiled shapes"
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if kwargs or not all(type(a) is torch.Tensor for a in args):
+            return self._general(args, kwargs)
+        mode = (self._nnvm_module.training, torch.is_grad_enabled())
+        quick = (mode, tuple([(a.dtype, a.shape, a.stride(), a.requires_grad, a.device) for a in args]))
+        shape = self._nnvm_quick.get(quick)
+        if shape is None:
+            result = self._general(args, kwargs)
+            leaves, spec = pytree.tree_flatten((args, kwargs))
+            key = (spec, *mode, *map(_kind, leaves))
+            self._nnvm_quick[quick] = self._nnvm_shapes[key]
+            return result
+        return shape(list(args))
+
+    def _general(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call with arguments of any structure."""
         leaves, spec = pytree.tree_flatten((args, kwargs))
         tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
         key = (spec, self._nnvm_module.training, torch.is_grad_enabled(), *map(_kind, leaves))
@@ -205,11 +221,12 @@ def _compile_shape(owner: CompiledModule, args: Any, kwargs: Any, leaves: list[A
             static = weights if kind == "inference" else frozenset[int]()
             return lambda gm, inputs: compile_fx(gm, kind, options, number, static)
 
-        run = aot_module_simplified(
+        run = cast(Any, aot_module_simplified)(
             flat, values, fw_compiler=compiler("forward"), bw_compiler=compiler("backward"),
             inference_compiler=compiler("inference"), decompositions=decompositions(),
             keep_inference_input_mutations=True,
         )  # fmt: skip
+    flat.hidden.clear()  # traced; it would keep parameters alive that are replaced
     return _Shape(run, places, flat.out_spec)
 
 
@@ -218,6 +235,7 @@ def _captured(module: nn.Module, args: Any, kwargs: Any) -> nn.Module:
     try:
         program = torch.export.export(module, args, kwargs, strict=False)
     except Exception as e:
+        _raise_as_eager(module, args, kwargs)
         raise CaptureError(
             f"{type(module).__name__} cannot be captured as one graph: {e}\n"
             f"torch.compile(module, backend='nnvm') compiles what it can of such a module"
@@ -226,6 +244,13 @@ def _captured(module: nn.Module, args: Any, kwargs: Any) -> nn.Module:
         return program.module(check_guards=False)  # type: ignore[call-arg]
     except TypeError:  # an older torch without guards in the module
         return program.module()
+
+
+def _raise_as_eager(module: nn.Module, args: Any, kwargs: Any) -> None:
+    """Runs a copy of the module, for eager's own error where the call is wrong."""
+    args, kwargs = pytree.tree_map(lambda x: x.detach() if isinstance(x, torch.Tensor) else x, (args, kwargs))
+    with torch.no_grad():
+        copy.deepcopy(module)(*args, **kwargs)
 
 
 def _holder(module: nn.Module, name: str) -> tuple[dict[str, Any], str] | None:

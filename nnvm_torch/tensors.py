@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import sympy
@@ -61,7 +61,7 @@ def _dim_of_expr(e: sympy.Expr) -> Dim:
     parts = [_dim_of_expr(a) for a in e.args]
     kind = type(e).__name__
     if kind == "Add":
-        return cast(Dim, sum(parts[1:], parts[0]))
+        return sum(parts[1:], parts[0])
     if kind == "Mul":
         out: Dim = 1
         for p in parts:
@@ -123,8 +123,8 @@ def numpy_of(t: torch.Tensor) -> np.ndarray:  # type: ignore[type-arg]
     """The values of a CPU tensor as nnvm carries them: bfloat16 as its uint16 bits. A copy."""
     t = t.detach().resolve_neg().contiguous()
     if t.dtype == torch.bfloat16:
-        return t.view(torch.uint16).numpy().copy()
-    return t.numpy().copy()
+        t = t.view(torch.uint16)
+    return np.array(t.numpy())
 
 
 def constant_tensor(value: np.ndarray, type: TensorType) -> torch.Tensor:  # type: ignore[type-arg]

@@ -158,16 +158,29 @@ class Seen:
 
 
 class State:
-    """The prepared form of one set of parameters, and the executor bound to it."""
+    """The prepared form of one set of parameters, and the executor bound to it.
 
-    def __init__(self, executor: Executor, params: Sequence[torch.Tensor]) -> None:
+    The parameters are known by identity and not kept alive: `forget` is called when one of them dies.
+    """
+
+    def __init__(self, executor: Executor, params: Sequence[torch.Tensor], forget: Callable[[State], None]) -> None:
         self.executor = executor
-        self.params = list(params)
+        self.ids = list(map(id, params))
+        self.alive = True
         self.prepared: list[Prepared] = []
         self.seen: Seen | None = None
+        me = weakref.ref(self)
 
-    def is_current(self) -> bool:
-        params, seen = self.params, self.seen
+        def died(_: object) -> None:
+            if (state := me()) is not None:
+                state.alive = False
+                forget(state)
+
+        self.sources = [weakref.ref(p, died) for p in params]
+
+    def is_current(self, params: Sequence[torch.Tensor]) -> bool:
+        """Are `params`, which are those of this state, as they were when it was prepared?"""
+        seen = self.seen
         if seen is None or (seen.versions is not None and [p._version for p in params] != seen.versions):
             return False
         return [p.data_ptr() for p in params] == seen.pointers and not seen.probe.changed()
@@ -205,7 +218,7 @@ class Weights:
     def state(self, params: list[torch.Tensor]) -> State:
         """The executor for these parameters, prepared from what they are now."""
         state = self.latest
-        if state is not None and all(map(_is, params, state.params)) and state.is_current():
+        if state is not None and state.alive and list(map(id, params)) == state.ids and state.is_current(params):
             return state
         return self._updated(params)
 
@@ -213,22 +226,22 @@ class Weights:
         with self.lock:
             key = tuple(map(id, params))
             state = self.states.get(key)
-            if state is None or not all(map(_is, params, state.params)):
-                state = State(self.make(), params)
+            if state is None or not state.alive:
+                me = weakref.ref(self)
+                state = State(self.make(), params, lambda dead: _forget(me(), dead))
                 self.states[key] = state
                 while len(self.states) > MAX_STATES:
                     self.states.popitem(last=False)
-            if not state.is_current():
+            if not state.is_current(params):
                 seen = Seen.of(params)
-                self._prepare(state)
+                self._prepare(state, params)
                 state.seen = seen  # last: from here on other threads take the state for current
             self.latest = state
             return state
 
-    def _prepare(self, state: State) -> None:
+    def _prepare(self, state: State, params: Sequence[torch.Tensor]) -> None:
         """Binds the executor to its parameters and to what is computed from them."""
-        params = state.params
-        values: dict[int, torch.Tensor] = {self.position[n]: p for n, p in zip(self.names, params)}
+        values: dict[int, torch.Tensor] = {self.position[n]: p.detach() for n, p in zip(self.names, params)}
         with _lock:
             parts = {i: self._found(i, params) for i in range(len(self.parts))}
             made = self._compute([i for i, p in parts.items() if p is None], params)
@@ -264,5 +277,10 @@ class Weights:
         return made
 
 
-def _is(a: object, b: object) -> bool:
-    return a is b
+def _forget(weights: Weights | None, dead: State) -> None:
+    """Drops the state of parameters that are gone, and what was prepared from them."""
+    if weights is None:
+        return
+    weights.states.pop(tuple(dead.ids), None)
+    if weights.latest is dead:
+        weights.latest = None

@@ -156,7 +156,8 @@ def _rsub(c: Context, x: Operand, y: Operand, alpha: Scalar = 1) -> Value:
 @converts("div.Tensor_mode", "div.Scalar_mode")
 def _div_mode(c: Context, x: Operand, y: Operand, *, rounding_mode: str | None = None) -> Value:
     name = {None: "divide", "trunc": "trunc_divide", "floor": "floor_divide"}[rounding_mode]
-    return _arith(name)(c, x, y)
+    t = _opmath(c, x, y)
+    return c.cast(c.op(name, c.value(x, t), c.value(y, t)), c.dtype)
 
 
 @converts("addcmul.default")

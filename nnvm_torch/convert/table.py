@@ -161,8 +161,9 @@ class Context:
         if begin == 0 and step == 1 and length == shape[axis]:
             return x
         end = begin + (length - 1) * step + 1 if length != 0 else begin
-        begins, ends, steps = [0] * len(shape), list(shape), [1] * len(shape)
-        begins[axis], ends[axis], steps[axis] = begin, end, step  # type: ignore[call-overload]
+        begins: list[Dim] = [0] * len(shape)
+        ends, steps = list(shape), [1] * len(shape)
+        begins[axis], ends[axis], steps[axis] = begin, end, step
         return self.op("slice", x, begin=tuple(begins), end=tuple(ends), step=tuple(steps))
 
     def concat(self, parts: Sequence[NodeEntry], axis: int) -> NodeEntry:
