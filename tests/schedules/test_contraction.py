@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -25,13 +27,18 @@ def target(cpu: str = "haswell") -> Target:
     return Target.parse(f"llvm -mcpu={cpu} -mtriple=x86_64-unknown-linux-gnu")
 
 
+#: Caches so small that blocks, parts and packing are needed for matrices of a few dozen rows.
+TINY = replace(target(), l1_bytes=1 << 10, l2_bytes=64 << 10)
+
+
 def whole(*shape: int) -> np.ndarray:
     """Small integers: sums are exact in any order."""
     return RNG.integers(-3, 4, shape).astype(np.float32)
 
 
 def execute(inputs, outputs, arrays, cpu="haswell", strides=None, **sizes) -> list[np.ndarray]:
-    func = contraction(inputs, outputs, target(cpu), "f", strides or {})
+    where = target(cpu) if isinstance(cpu, str) else cpu
+    func = contraction(inputs, outputs, where, "f", strides or {})
     assert func is not None
     verify(func)
     outs = [np.full([evaluate(d, sizes) for d in t.shape], np.nan, t.dtype.numpy) for t in outputs]
@@ -143,7 +150,16 @@ def blocked(x: np.ndarray, block: int) -> np.ndarray:
 @pytest.mark.parametrize("cpu", TARGETS)
 @pytest.mark.parametrize("size,kernel,stride,pad", [(9, 3, 1, 1), (8, 3, 2, 1), (7, 1, 1, 0), (6, 5, 1, 2)])
 def test_blocked_convolution_with_padding(cpu, size, kernel, stride, pad):
-    p, ci, co, n = target(cpu).lanes(), 2, 3, 2
+    blocked_convolution(target(cpu), 2, 2, 3, size, kernel, stride, pad)
+
+
+@pytest.mark.parametrize("size,kernel,pad", [(9, 3, 1), (12, 1, 0)])
+def test_blocked_convolution_in_parts(size, kernel, pad):
+    blocked_convolution(TINY, 1, 80 if kernel == 1 else 9, 17, size, kernel, 1, pad)
+
+
+def blocked_convolution(where, n, ci, co, size, kernel, stride, pad) -> None:
+    p = where.lanes()
     out_size = (size + 2 * pad - kernel) // stride + 1
     x = placeholder((n, ci, size, size, p), F32, "x")
     w = placeholder((co, ci, kernel, kernel, p, p), F32, "w")
@@ -168,7 +184,7 @@ def test_blocked_convolution_with_padding(cpu, size, kernel, stride, pad):
     o = compute(y.shape, lambda b, k, h, v, e: maximum(y[b, k, h, v, e] + bias[k, e], 0.0), "o")
     xv, wv, bv = whole(n, ci * p, size, size), whole(co * p, ci * p, kernel, kernel), whole(co * p)
     packed = np.ascontiguousarray(wv.reshape(co, p, ci, p, kernel, kernel).transpose(0, 2, 4, 5, 3, 1))
-    (out,) = execute([x, w, bias], [o], [blocked(xv, p), packed, bv.reshape(co, p)], cpu)
+    (out,) = execute([x, w, bias], [o], [blocked(xv, p), packed, bv.reshape(co, p)], where)
     want = np.maximum(windows(xv, wv, stride, pad) + bv[:, None, None], 0)
     np.testing.assert_array_equal(out, blocked(want, p))
 
@@ -225,6 +241,42 @@ def test_the_product_itself_is_an_output_too():
     first, second = execute(inputs, [y, o], [x, w])
     np.testing.assert_array_equal(first, x @ w.T)
     np.testing.assert_array_equal(second, x @ w.T + 1)
+
+
+def scratch(func: PrimFunc) -> set[str]:
+    return {s.buffer.name for s in stmts(func.body) if isinstance(s, Allocate) and s.buffer.scope == "scratch"}
+
+
+@pytest.mark.parametrize("layout", ["kn", "nk"])
+@pytest.mark.parametrize("where", [target(), TINY], ids=["caches", "tiny caches"])
+@pytest.mark.parametrize("m,k,n", [(30, 33, 80), (61, 600, 72)])
+def test_far_columns_are_packed_once_per_tile(layout, where, m, k, n):
+    x, r = placeholder((2, m, k), F32, "x"), reduce_axis(k, "r")
+    w = placeholder((2, k, n) if layout == "kn" else (2, n, k), F32, "w")
+    at = (lambda b, j: w[b, r, j]) if layout == "kn" else (lambda b, j: w[b, j, r])
+    y = compute((2, m, n), lambda b, i, j: te.sum(x[b, i, r] * at(b, j), [r]), "y")
+    func = contraction([x, w], [y], where, "f", {})
+    assert func is not None and "w_packed" in scratch(func)
+    a, b = whole(2, m, k), whole(*w.shape)
+    (out,) = execute([x, w], [y], [a, b], where)
+    np.testing.assert_array_equal(out, a @ (b if layout == "kn" else b.transpose(0, 2, 1)))
+
+
+def test_a_product_with_itself_packs_the_columns_only():
+    x, r = placeholder((40, 50), F32, "x"), reduce_axis(50, "r")
+    y = compute((40, 40), lambda i, j: te.sum(x[i, r] * x[j, r], [r]), "y")
+    a = whole(40, 50)
+    np.testing.assert_array_equal(execute([x], [y], [a])[0], a @ a.T)
+
+
+@pytest.mark.parametrize("m,k,n", [(40, 1100, 48), (200, 700, 32)])
+def test_long_reductions_are_summed_in_parts(m, k, n):
+    inputs, o = dense(m, k, n, 16)
+    func = contraction(inputs, [o], TINY, "f", {})
+    assert func is not None and "d" in scratch(func)
+    x, w, bias, residual = whole(m, k), whole(n, k), whole(n), whole(m, n)
+    (out,) = execute(inputs, [o], [x, pack(w, 16), bias, residual], TINY)
+    np.testing.assert_array_equal(out, np.maximum(x @ w.T + bias + residual, 0))
 
 
 class TestNotAContraction:

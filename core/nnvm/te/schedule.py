@@ -199,6 +199,14 @@ class Schedule:
         """The stages whose bodies read `tensor`."""
         return [s for s in self.stages if any(r.tensor is tensor for r in reads(s.body))]
 
+    def insert(self, tensor: Tensor, reader: Stage, body: Expr) -> Stage:
+        """Compute `tensor` before `reader`, whose new body reads it (and gives the same as the old one)."""
+        stage = Stage(tensor, tensor.axes, _body_of(tensor))
+        self.stages.insert(self.stages.index(reader), stage)
+        self._by_tensor[tensor] = stage
+        reader.body = body
+        return stage
+
     def cache_write(self, tensor: Tensor, scope: str = "local") -> Tensor:
         """A new tensor that takes over the body and axes of `tensor`, which becomes a copy of it with axes of its own
         (`schedule[tensor].axes`). Call it before any other change of the tensor's loops."""
@@ -216,3 +224,9 @@ class Schedule:
         self.stages.insert(self.stages.index(stage), cached_stage)
         self._by_tensor[cached] = cached_stage
         return cached
+
+
+def _body_of(tensor: Tensor) -> Expr:
+    if tensor.body is None:
+        raise ScheduleError(f"{tensor.name} is an input and is not computed")
+    return tensor.body

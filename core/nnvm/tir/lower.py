@@ -312,7 +312,7 @@ class Lowering:
             if scope == "local" and not all(isinstance(b, int) for b in shape):
                 raise ScheduleError(f"{t.name} is local, but its region has the extents {extents}, not constants")
             own.append(self.buffer(t.name, shape, t, scope))
-            self.builder.places[t] = Place(own[0], tuple(base))
+            self.builder.places[t] = Place(own[0], tuple(None if b == 1 else low for b, low in zip(bounds, base)))
         return own, self._body(nest, tuple(stage.leaf_axes), 0)
 
     def _open_partner(self, nest: Nest, stage: Stage, axis: IterVar) -> Nest:

@@ -35,13 +35,16 @@ from nnvm.tir.visitor import children, post_order, rebuild
 
 __all__ = ["BodyBuilder", "Place", "inline_reads"]
 
+_ZERO = Const(0, INDEX)
+
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tensor is kept: its element at `indices` is `buffer[indices - offsets]`."""
+    """Where a tensor is kept: its element at `indices` is `buffer[indices - offsets]`, the index of an axis of which
+    only one element is kept (offset None) being 0."""
 
     buffer: Buffer
-    offsets: tuple[Affine, ...]
+    offsets: tuple[Affine | None, ...]
 
 
 class BodyBuilder:
@@ -62,7 +65,8 @@ class BodyBuilder:
     def index(self, tensor: Tensor, indices: Sequence[Affine]) -> tuple[Expr, ...]:
         """The buffer indices of an element."""
         expr = self.space.expr
-        return tuple([expr(i - o) for i, o in zip(indices, self._place(tensor).offsets)])
+        offsets = self._place(tensor).offsets
+        return tuple([_ZERO if o is None else expr(i - o) for i, o in zip(indices, offsets)])
 
     def load(self, tensor: Tensor, indices: Sequence[Affine]) -> Load:
         return self.load_buffer(self._place(tensor).buffer, self.index(tensor, indices))

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 from nnvm.dim import Dim, numel
 from nnvm.schedules.cpu.contraction_match import Contraction, match
+from nnvm.schedules.cpu.contraction_pack import pack_axis, pack_columns
 from nnvm.schedules.cpu.kernel import Strides
 from nnvm.target import Target
 from nnvm.te.expr import Cast, Expr
@@ -56,7 +57,7 @@ def contraction(
     found = match(inputs, outputs, strides)
     if found is None:
         return None
-    return lower(_Plan(found, target).schedule, [*inputs, *outputs], name, strides)
+    return lower(_Plan(found, target, strides).schedule, [*inputs, *outputs], name, strides)
 
 
 def step_cycles(rows: int, vectors: int) -> float:
@@ -113,7 +114,7 @@ class _Blocks:
 class _Plan:
     """The schedule of one contraction."""
 
-    def __init__(self, c: Contraction, target: Target) -> None:
+    def __init__(self, c: Contraction, target: Target, strides: Strides) -> None:
         self.c, self.target = c, target
         self.schedule = s = Schedule(c.outputs)
         self.lanes = target.lanes(max(c.master.dtype.bits, 32))
@@ -121,7 +122,10 @@ class _Plan:
         self.m = s[s.cache_write(c.master, "local") if c.master in c.outputs else c.master]
         self.st = s[c.final]
         self.prologue: list[Stage] = []
+        self.packed: Stage | None = None
         self._place_elementwise()
+        self._pack(strides)
+        c = self.c
         #: The stage's own axes by the axes of the tensor, which the analysis speaks of.
         own = dict(zip(c.final.axes, self.st.axes))
         self.role = {own[a]: c.role(a) for a in c.final.axes}
@@ -142,6 +146,13 @@ class _Plan:
                 self.prologue.append(stage)
             else:
                 stage.inline()
+
+    def _pack(self, strides: Strides) -> None:
+        """Have the kernel pack its columns where they are not side by side and many rows use them."""
+        axis = pack_axis(self.c, strides)
+        if axis is not None and self.c.w.tensor not in {p.tensor for p in self.prologue}:
+            block = self.lanes * 2
+            self.c, self.packed = pack_columns(self.c, self.schedule, self.m, axis, block, strides)
 
     def _axes(self, role: str) -> list[IterVar]:
         return [a for a, r in self.role.items() if r == role]
@@ -178,9 +189,11 @@ class _Plan:
         for a in written:
             st.vectorize(a) if a is vl else st.unroll(a)
         shared = outer if self.prologue or blocks.across else [*outer, *tiles]
-        shared = shared if self.prologue or blocks.part else [*shared, *mid, *rows]
+        shared = shared if self.prologue or blocks.part or self.packed else [*shared, *mid, *rows]
         around = self._parallel(outer if self.prologue else [], shared)
         self._attach_prologue(around)
+        if self.packed is not None:
+            self._attach(self.packed, tiles[-1] if tiles[-1] in st.leaf_axes and not blocks.across else around)
         if blocks.part is None:
             self._in_registers(self._before(written[0]), tile)
         else:
@@ -240,9 +253,12 @@ class _Plan:
             fit = rows
         else:
             fit = max(1, self.target.l2_bytes * 6 // 10 // max(1, per_row))
-        part = self._part(tile, reduced)
+        blocked = fit < rows
+        part = self._part(tile, reduced, self.packed is not None and fit * 4 < rows)
         if part is not None and self._can_cut(tile):
-            long = fit < min(rows, UNKNOWN_ROWS) and not self.prologue
+            # Short blocks of rows would read (or pack) all of `w` once each.
+            few = fit * 4 < rows if self.packed is not None else fit < UNKNOWN_ROWS
+            long = not self.prologue and blocked and few
             if long:
                 assert isinstance(steps, int)
                 fit = max(1, self.target.l2_bytes // 2 * steps // max(1, per_row * PART_STEPS))
@@ -270,7 +286,7 @@ class _Plan:
             return tile.rows
         return tile.row.extent if isinstance(tile.row.extent, int) else None
 
-    def _part(self, tile: _Tile, reduced: list[Dim]) -> int | None:
+    def _part(self, tile: _Tile, reduced: list[Dim], always: bool) -> int | None:
         """Steps of the first reduce loop in one part; None: the part of `w` for a column tile is small enough.
 
         A single stream of `w` is prefetched well from the second cache; several (blocked layouts) are not."""
@@ -278,7 +294,7 @@ class _Plan:
         panel = tile.vectors * self.lanes * self.c.w.tensor.dtype.bytes
         room = self.target.l1_bytes * 3 // 4 if tile.outside > 1 else self.target.l2_bytes // 4
         first = reduced[0]
-        if not isinstance(steps, int) or not isinstance(first, int) or steps * panel <= room:
+        if not isinstance(steps, int) or not isinstance(first, int) or (steps * panel <= room and not always):
             return None
         inner = steps // first
         part = -(-first // -(-first // max(1, PART_STEPS // inner)))
@@ -316,10 +332,13 @@ class _Plan:
 
     def _attach_prologue(self, at: IterVar | None) -> None:
         for stage in self.prologue:
-            if at is not None:
-                stage.compute_at(self.st, at)
-            _, inner = stage.split(stage.axes[-1], self.lanes)
-            stage.vectorize(inner)
+            self._attach(stage, at)
+
+    def _attach(self, stage: Stage, at: IterVar | None) -> None:
+        if at is not None:
+            stage.compute_at(self.st, at)
+        _, inner = stage.split(stage.axes[-1], self.lanes)
+        stage.vectorize(inner)
 
     # -- the accumulators ---------------------------------------------------------------------------------------------
 
@@ -388,6 +407,8 @@ class _Plan:
         """The reduce loops, the innermost one written out as far as the instruction cache likes."""
         m, last = self.m, loops[-1]
         most = max(1, UNROLLED_WORK // (tile.rows * tile.vectors))
+        if isinstance(last.extent, int) and last.extent <= 8:
+            most = last.extent
         if isinstance(last.extent, int) and last.extent <= most:
             m.unroll(last)
             return loops

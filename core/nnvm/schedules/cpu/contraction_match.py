@@ -12,7 +12,7 @@ from nnvm.te.tensor import IterVar, Read, Tensor, reads, topological
 from nnvm.tir.affine import Affine, Space, affine, atom_affine
 from nnvm.tir.lower_body import inline_reads
 
-__all__ = ["Contraction", "Operand", "match"]
+__all__ = ["Contraction", "Operand", "factors", "match", "operand"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,8 +97,8 @@ def match(inputs: Sequence[Tensor], outputs: Sequence[Tensor], strides: Strides)
     master, final = masters[0], order[-1]
     body = master.body
     assert isinstance(body, Reduce)
-    factors = _factors(body)
-    if body.op != "sum" or factors is None or not body.axes or final not in outputs:
+    pair = factors(body)
+    if body.op != "sum" or pair is None or not body.axes or final not in outputs:
         return None
     after = [t for t in order if master in topological([t])]
     if any(t not in topological([final]) for t in outputs):
@@ -106,11 +106,11 @@ def match(inputs: Sequence[Tensor], outputs: Sequence[Tensor], strides: Strides)
     at = _element(master, final, after)
     if at is None:
         return None
-    operands = [_operand(r, master, at, strides) for r in factors]
+    operands = [operand(r, master, at, strides) for r in pair]
     return _roles(master, final, tuple(outputs), tuple(at), operands, strides)
 
 
-def _factors(body: Reduce) -> tuple[Read, Read] | None:
+def factors(body: Reduce) -> tuple[Read, Read] | None:
     """The two reads that are multiplied, conversions aside."""
     product = body.source
     if not isinstance(product, Binary) or product.op != "mul" or not product.dtype.is_float:
@@ -147,7 +147,7 @@ def _element(master: Tensor, final: Tensor, after: Sequence[Tensor]) -> list[Aff
     return list(found.pop()) if len(found) == 1 else None
 
 
-def _operand(read: Read, master: Tensor, at: Sequence[Affine], strides: Strides) -> Operand:
+def operand(read: Read, master: Tensor, at: Sequence[Affine], strides: Strides) -> Operand:
     """Where a factor lies, in terms of the output's axes and the reduce axes."""
     space = Space()
     env = {a.var: value for a, value in zip(master.axes, at)}
