@@ -74,7 +74,8 @@ def pack_columns(
     names = [*(a.name for a in spatial), f"{vector.name}_b", *(a.name for a in reduced), f"{vector.name}_l"]
     packed = compute(shape, element, f"{old.tensor.name}_packed", axis_names=names)
     outer, lane = vector.var // block, vector.var % block
-    new = packed[(*(a.var for a in spatial), outer, *(a.var for a in reduced), lane)]
+    index = (*(a.var for a in spatial), outer, *(a.var for a in reduced), lane)
+    new = packed[index]
     assert isinstance(new, Read) and isinstance(m.body.source, Binary)
     source = Binary("mul", _swap(m.body.source.a, old, new), _swap(m.body.source.b, old, new))
     stage = schedule.insert(packed, m, Reduce(m.body.op, source, m.body.axes))
