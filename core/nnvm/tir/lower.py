@@ -156,7 +156,10 @@ class Lowering:
         inner = nest.leaves_of(split.inner)
         vectors = [a.extent for a in inner if kinds.get(a) == "vectorized"]
         unit = vectors[0] if vectors and isinstance(vectors[0], int) else 1
-        if rest.int is not None or split.parent.kind == "reduce" or all(kinds.get(a) == "vectorized" for a in inner):
+        whole = (
+            rest.int is not None or split.parent.kind == "reduce" or all(kinds.get(a) == "vectorized" for a in inner)
+        )
+        if whole or any(a in nest.values for a in inner):  # a loop that is open runs over all of the block
             return [], unit
         sizes: list[int] = []
         size = unit

@@ -249,19 +249,24 @@ class Reduction:
         """The reduce loops that get accumulators of their own; fixes their extents (tails are guarded)."""
         kinds = self.stage.kinds
         vectors = [a for a in self.leaves if a.kind == "reduce" and kinds.get(a) == "vectorized"]
-        vectors = [a for a in vectors if self.nest.extents[a].int != 1]
+        vectors = [a for a in vectors if self._full_extent(a) != 1]
         if not vectors:
             return ()
         if len(vectors) > 1 or any(kinds.get(a) == "vectorized" for a in self.tile):
             raise ScheduleError(f"{self.stage.tensor.name}: two loops of its reduction are vectorized")
         lanes = [a for a in self.leaves if a.kind == "reduce" and kinds.get(a) in ("unrolled", "vectorized")]
         for a in lanes:
-            size = self.nest.extents[a].int
+            size = self._full_extent(a)
             if size is None:
                 raise ScheduleError(f"{self.stage.tensor.name}: {a} is {kinds[a]} but its extent is not constant")
             if size > 1:
                 self.nest.lanes[a] = size
         return tuple(self.nest.lanes)
+
+    def _full_extent(self, axis: IterVar) -> int | None:
+        """How far an axis runs, in a full block where it is part of one."""
+        size = self.nest.extents[axis].int
+        return axis.extent if size is None and isinstance(axis.extent, int) else size
 
     def _guarded(self, nest: Nest, value: Expr, otherwise: Expr) -> Expr:
         for cond in self.lowering.guards(nest):
