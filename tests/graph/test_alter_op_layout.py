@@ -82,6 +82,15 @@ def test_depthwise_and_channel_scales():
     assert work(main).count("layout_transform") == 2
 
 
+def test_blocks_of_other_sizes_meet():
+    x = var("x", 1, 4, 5, 5)
+    narrow = op("concatenate", conv(x, "a", 4), conv(x, "b", 4), axis=1)
+    main = alter(graph(conv(conv(narrow, "c", 8, groups=8), "d", 8)))
+    assert layouts(main)[2:] == [("NCHW4c", "OIHW1i4o", "NCHW4c"), ("NCHW4c", "OIHW4i8o", "NCHW8c")]
+    main = alter(graph(conv(op("add", narrow, conv(x, "e", 8)), "d", 8)))
+    assert work(main).count("layout_transform") >= 2
+
+
 def test_squeeze_and_excitation():
     x = conv(var("x", 2, 8, 4, 4), "a", 16)
     s = op("sigmoid", conv(op("relu", conv(op("mean", x, axis=(2, 3), keepdims=True), "b", 8, k=1)), "c", 16, k=1))

@@ -107,6 +107,22 @@ def test_views_keep_their_base_alive():
     check(graph(op("add", op("softmax", b), op("reshape", op("reshape", a, shape=(64,)), shape=(4, 16)))))
 
 
+def test_contiguous_slices_are_views():
+    x = op("dense", var("x", 4, 16), param("w", 16, 16))
+    rows = op("slice", x, begin=(1, 0), end=(3, 16))
+    fused, plan = check(graph(op("softmax", rows, axis=0)))
+    assert groups(fused) == [["dense"], ["slice"], ["softmax"]]
+    assert plan.locate(fused.outputs[0].node.inputs[0])[1] == 16 * 4
+    part = op("slice", op("reshape", x, shape=(1, 8, 8)), begin=(0, 2, 0), end=(1, 4, 8))
+    fused, plan = check(graph(op("softmax", part, axis=1)))
+    assert plan.locate(fused.outputs[0].node.inputs[0])[1] == 2 * 8 * 4
+    for attrs in ({"begin": (0, 1), "end": (4, 3)}, {"begin": (0, 0), "end": (4, 16), "step": (2, 1)}):
+        fused, _ = check(graph(op("softmax", op("slice", x, **attrs), axis=0)))
+        assert [n.op.name for n in plan_memory(fused).steps] == ["group"] * 3
+    fused, plan = check(graph(rows))
+    assert plan.copies == (0,), "a part of a value is copied out"
+
+
 def test_inplace_only_where_the_input_dies():
     x, w = var("x", 64, 64), param("w", 64, 64)
     a = op("dense", x, w)

@@ -43,6 +43,25 @@ class Graph:
 
         return print_graph(self)
 
+    def json(self) -> str:
+        """The graph in NNVM's JSON format; `nnvm.graph.load_json` reads it."""
+        from nnvm.graph.json import save_json
+
+        return save_json(self)
+
+    def dot(self) -> str:
+        """The graph for Graphviz."""
+        from nnvm.graph.dot import save_dot
+
+        return save_dot(self)
+
+    def apply(self, passes: str | Sequence[str]) -> Graph:
+        """The graph after one or several passes, under the current `PassContext`."""
+        import nnvm.graph.passes  # noqa: F401  registers them
+        from nnvm.graph.pass_manager import apply_passes
+
+        return apply_passes(self, [passes] if isinstance(passes, str) else passes)
+
     def __str__(self) -> str:
         return self.ir()
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from nnvm.dim import Dim
 from nnvm.graph import op as registry
 from nnvm.graph.passes import layout_rules
 from nnvm.graph.passes.fold_scale_axis import Commutes, ScaleAxis
+from nnvm.graph.types import TensorType
+from nnvm.ops.transform import slice_ranges
 
 __all__: list[str] = []
 
@@ -59,6 +62,22 @@ def _last_reduced(attrs: Mapping[str, Any], rank: int) -> tuple[int, dict[str, A
     return rank - reduced[0], {**attrs, "axis": tuple(a - rank for a in reduced)}
 
 
+def _slice_offset(attrs: Mapping[str, Any], inputs: tuple[TensorType, ...]) -> Dim | None:
+    """Where a slice begins, where it is one piece of memory: whole axes behind one range behind single positions."""
+    shape = inputs[0].shape
+    ranges = slice_ranges(attrs, shape)
+    parts = [a for a, (_, extent, _) in enumerate(ranges) if extent != shape[a]]
+    if not parts:
+        return 0
+    last = parts[-1]
+    if any(extent != 1 for _, extent, _ in ranges[:last]) or (ranges[last][2] != 1 and ranges[last][1] != 1):
+        return None
+    offset: Dim = 0
+    for (begin, _, _), size in zip(ranges, shape):
+        offset = offset * size + begin
+    return offset * inputs[0].dtype.bytes
+
+
 def _attach(names: str, attribute: str, value: object) -> None:
     for name in names.split():
         if name in registry.known():
@@ -101,6 +120,7 @@ _attach("identity", "is_copy", True)
 _attach("cast", "is_cast", True)
 _attach("broadcast_to", "is_broadcast", True)
 _attach("slice", "is_slice", True)
+_attach("slice", "view_offset", _slice_offset)
 _attach("matmul", "is_matmul", True)
 _attach("matmul", "broadcast_inputs", (0, 1))
 _attach("attention", "broadcast_inputs", (3,))

@@ -127,10 +127,11 @@ class Blocker:
         return _op("layout_transform", value.entry, src_layout=str(value.layout), dst_layout=names, sizes=sizes)
 
     def blocked(self, value: Value, block: int) -> NodeEntry:
-        """The value, plain or of that block already, in blocks; a transpose before it is done on the way."""
+        """The value in blocks of that size; a transpose before it is done on the way."""
         if value.layout is not None:
-            assert value.block == block, "values of one number of channels have one block"
-            return value.entry
+            if value.block == block:
+                return value.entry
+            value = Value(self.plain(value), value.shape)
         rank = len(value.shape)
         layout = self.layout(rank, block)
         if value.entry not in self._blocked:

@@ -49,7 +49,7 @@ class Convolution:
                 inner = None  # few channels: the data stays plain, as in the first layer of a network
             groups_out, kernel = 1, weight.entry
         elif groups == total == out.shape[1]:
-            return self._depthwise(node, values, blocker, block)
+            return self._depthwise(node, values, blocker, block if data.layout is None else data.block)
         else:
             merged = self._merge_groups(node, weight.entry, inner, block)
             if merged is None:

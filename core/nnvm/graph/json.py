@@ -1,0 +1,182 @@
+"""Graphs as JSON, in NNVM's format, and back without loss.
+
+``nodes`` lists ops in topological order with their attributes as text and their inputs as [node, output, version];
+``arg_nodes`` are the variables, ``heads`` the outputs, ``node_row_ptr`` counts outputs. Netron opens it. An attribute's
+text is a Python literal; what literals cannot say (types, sizes with names, arrays) is a JSON object of one key.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import enum
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from nnvm.dim import Dim, SymDim, dim_max, dim_min, symbol
+from nnvm.dtype import DType, dtype
+from nnvm.graph.graph import Graph
+from nnvm.graph.node import Node, NodeEntry
+from nnvm.graph.op import get
+from nnvm.graph.types import TensorType
+
+__all__ = ["load_json", "save_json"]
+
+_VERSION = 1
+
+
+def save_json(graph: Graph, *, indent: int | None = 2) -> str:
+    """The graph as JSON text. Graph attributes that are no plain data (memory plans) are left out.
+
+    TypeError names an op attribute of a kind that cannot be written.
+    """
+    return json.dumps(_graph_data(graph), indent=indent)
+
+
+def load_json(text: str) -> Graph:
+    """The graph that `save_json` wrote; ValueError where the text is none."""
+    data = json.loads(text)
+    if not isinstance(data, dict) or not {"nodes", "arg_nodes", "heads"} <= set(data):
+        raise ValueError("no graph in NNVM's JSON format: nodes, arg_nodes or heads are missing")
+    return _graph_of(data)
+
+
+def _graph_data(graph: Graph) -> dict[str, Any]:
+    order = list(dict.fromkeys((*graph.inputs, *graph.nodes)))
+    number = {n: i for i, n in enumerate(order)}
+    rows = [0]
+    for n in order:
+        rows.append(rows[-1] + n.num_outputs)
+    kept = {k: text for k, v in graph.attrs.items() if (text := _graph_attr(v)) is not None}
+    return {
+        "nodes": [_node_data(n, number) for n in order],
+        "arg_nodes": [number[v] for v in graph.inputs],
+        "node_row_ptr": rows,
+        "heads": [[number[e.node], e.index, 0] for e in graph.outputs],
+        "attrs": {"nnvm_version": ["int", _VERSION], **kept},
+    }
+
+
+def _graph_attr(value: Any) -> str | None:
+    try:
+        return _encode(value)
+    except TypeError:
+        return None
+
+
+def _node_data(node: Node, number: Mapping[Node, int]) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "op": "null" if node.is_variable else node.op.name,
+        "name": node.name,
+        "inputs": [[number[e.node], e.index, 0] for e in node.inputs],
+    }
+    attrs = {k: _encode(v) for k, v in node.attrs.items()}
+    if node.types is not None:
+        attrs["__types__"] = _encode(tuple(node.types))
+    if node.source:
+        attrs["__source__"] = _encode(node.source)
+    return {**data, "attrs": attrs}
+
+
+def _graph_of(data: Mapping[str, Any]) -> Graph:
+    nodes: list[Node] = []
+    for item in data["nodes"]:
+        attrs = {k: _decode(v) for k, v in item.get("attrs", {}).items()}
+        types, source = attrs.pop("__types__", None), attrs.pop("__source__", "")
+        inputs = tuple(NodeEntry(nodes[i], index) for i, index, *_ in item["inputs"])
+        op = get("variable" if item["op"] == "null" else item["op"])
+        full = attrs if op.name == "constant" else op.normalise(attrs)
+        nodes.append(Node(op, inputs, full, item["name"], types, source))
+    outputs = tuple(NodeEntry(nodes[i], index) for i, index, *_ in data["heads"])
+    kept = {k: _decode(v) for k, v in data.get("attrs", {}).items() if isinstance(v, str)}
+    return Graph(outputs, tuple(nodes[i] for i in data["arg_nodes"]), kept)
+
+
+def _encode(value: Any) -> str:
+    if _is_literal(value):
+        return repr(value)
+    return json.dumps(_wrapped(value))
+
+
+def _is_literal(value: Any) -> bool:
+    if isinstance(value, enum.Enum):
+        return False
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, tuple):
+        return all(map(_is_literal, value))
+    return value is None or isinstance(value, (bool, int, str))
+
+
+def _wrapped(value: Any) -> dict[str, Any]:
+    if isinstance(value, tuple):
+        return {"tuple": [_encode(v) for v in value]}
+    if isinstance(value, float):
+        return {"float": repr(value)}
+    if isinstance(value, SymDim):
+        return {"size": str(value)}
+    if isinstance(value, DType):
+        return {"dtype": value.name}
+    if isinstance(value, TensorType):
+        return {"type": [_encode(value.shape), value.dtype.name, value.device, value.layout]}
+    if isinstance(value, np.ndarray):
+        data = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()
+        return {"array": [value.dtype.name, list(value.shape), data]}
+    if isinstance(value, Graph):
+        return {"graph": _graph_data(value)}
+    if isinstance(value, enum.IntEnum):
+        return {"enum": int(value)}
+    if isinstance(value, frozenset):
+        return {"set": sorted(map(_encode, value))}
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON: {value!r}")
+
+
+def _decode(text: str) -> Any:
+    if not text.startswith('{"'):
+        return ast.literal_eval(text)
+    ((kind, value),) = json.loads(text).items()
+    if kind == "array":
+        name, shape, data = value
+        return np.frombuffer(base64.b64decode(data), name).reshape(shape)
+    if kind == "type":
+        shape, name, device, layout = value
+        return TensorType(_decode(shape), dtype(name), device, layout)
+    if kind in ("tuple", "set"):
+        return (tuple if kind == "tuple" else frozenset)(map(_decode, value))
+    if kind == "graph":
+        return _graph_of(value)
+    plain: dict[str, Callable[[Any], Any]] = {"float": float, "size": _size, "dtype": dtype, "enum": int}
+    return plain[kind](value)
+
+
+def _size(text: str) -> Dim:
+    """A size from its text: sums and products of names, and floordiv, mod, max and min of two sizes."""
+    return _size_of(ast.parse(text, mode="eval").body)
+
+
+def _size_of(e: ast.expr) -> Dim:
+    if isinstance(e, ast.Constant) and isinstance(e.value, int):
+        return e.value
+    if isinstance(e, ast.Name):
+        return symbol(e.id)
+    if isinstance(e, ast.UnaryOp) and isinstance(e.op, ast.USub):
+        return -_size_of(e.operand)
+    if isinstance(e, ast.BinOp):
+        a, b = _size_of(e.left), _size_of(e.right)
+        if isinstance(e.op, ast.Add):
+            return a + b
+        if isinstance(e.op, ast.Sub):
+            return a - b
+        if isinstance(e.op, ast.Mult):
+            return a * b
+    if isinstance(e, ast.Call) and isinstance(e.func, ast.Name) and len(e.args) == 2:
+        a, b = map(_size_of, e.args)
+        if e.func.id in ("floordiv", "mod"):
+            return a // b if e.func.id == "floordiv" else a % b
+        if e.func.id in ("max", "min"):
+            return dim_max(a, b) if e.func.id == "max" else dim_min(a, b)
+    raise ValueError(f"no size: {ast.unparse(e)}")
