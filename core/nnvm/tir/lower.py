@@ -159,7 +159,7 @@ class Lowering:
         whole = (
             rest.int is not None or split.parent.kind == "reduce" or all(kinds.get(a) == "vectorized" for a in inner)
         )
-        if whole or any(a in nest.values for a in inner):  # a loop that is open runs over all of the block
+        if whole or nest.by_loops or any(a in nest.values for a in inner):  # an open loop runs over all of the block
             return [], unit
         sizes: list[int] = []
         size = unit

@@ -9,8 +9,9 @@ At the first reduce loop of a stage, the spatial loops inside it are its *tile*.
 
 A vectorized reduce loop gives each accumulator as many lanes, and the unrolled reduce loops beside it as many
 independent copies; they are combined pairwise at the end, and the lanes by one `VectorReduce`. A tile with serial
-loops accumulates in the tensor's own memory, and each inner part of it that is written out in registers which are
-loaded before and stored after (a blocked K of a matrix product).
+loops accumulates in the tensor's own memory, and each inner part of it that is written out in registers: a sum starts
+from zero there and is added to the memory after, any other reduction goes on from what is there (a blocked K of a
+matrix product).
 """
 
 from __future__ import annotations
@@ -103,6 +104,12 @@ class Reduction:
             )
         return self._accumulate()
 
+    @property
+    def _partial(self) -> bool:
+        """Whether the sum of this part starts from zero and is added to what is in memory: the rounding errors of a
+        long sum then grow with the length of a part, not of the whole."""
+        return self.resume and self.body.op == "sum"
+
     # -- accumulators of their own ------------------------------------------------------------------------------------
 
     def _accumulate(self) -> Stmt:
@@ -125,6 +132,7 @@ class Reduction:
             )
             for k, t in enumerate(types)
         ]
+        self.nest.by_loops = True
         whole = self.nest.copy()
         whole.settle_all("reduce")  # all accumulators start, also those that a short last block leaves alone
         out = seq(
@@ -144,7 +152,7 @@ class Reduction:
     def _start(self, nest: Nest) -> Stmt:
         index = self._index(nest)
         start = neutral(self.body.op, self.acc[0].dtype)
-        if self.resume:
+        if self.resume and not self._partial:
             start = self._guarded(nest, self._own(nest), start)
         stores: list[Stmt] = [Store(self.acc[0], index, start)]
         if len(self.acc) > 1:
@@ -176,6 +184,8 @@ class Reduction:
             value = _pairwise(results[0], lambda a, b: binary(_OPERATOR.get(self.body.op, self.body.op), a, b))
             if value.lanes > 1:
                 value = VectorReduce(self.body.op, value)
+            if self._partial:
+                value = self._guarded(nest, binary("add", self._own(nest), value), value)
         else:
             best, at = _pairwise(list(zip(results[0], results[1])), lambda a, b: _take(self.body.op, a, b))
             value = at if best.lanes == 1 else _first_lane(self.body.op, best, at)

@@ -25,6 +25,7 @@ class Nest:
         settled: splits whose inner extent is exact here, so that no guard is needed.
         shifts: where in its block the part starts that the inner loop of a split runs over.
         lanes: reduce loops with accumulators of their own, and how many.
+        by_loops: accumulators are told apart by the loop variables, so that blocks must not be cut.
         divisors: how far the inner axis of a fusion runs, as far as the fused loop is concerned.
     """
 
@@ -37,6 +38,7 @@ class Nest:
     settled: frozenset[Split] = frozenset()
     shifts: dict[Split, Affine] = field(default_factory=dict)
     lanes: dict[IterVar, int] = field(default_factory=dict)
+    by_loops: bool = False
     divisors: dict[Fuse, Affine] = field(default_factory=dict)
 
     @staticmethod
