@@ -46,6 +46,8 @@ UNROLLED_WORK = 64
 UNKNOWN_ROWS = 48
 #: Steps of a part of the reduction: enough to hide that the sums are loaded and stored.
 PART_STEPS = 256
+#: Steps that may be summed up one after the other; longer sums are cut, as their rounding errors would grow.
+EXACT_STEPS = 384
 #: Column tiles that share a prologue or a block of partial sums.
 CHUNK_TILES = 4
 
@@ -262,7 +264,7 @@ class _Plan:
             if long:
                 assert isinstance(steps, int)
                 fit = max(1, self.target.l2_bytes // 2 * steps // max(1, per_row * PART_STEPS))
-            if min(fit, rows) >= 4 * tile.rows:
+            if min(fit, rows) >= 4 * tile.rows or (isinstance(steps, int) and steps > EXACT_STEPS):
                 return _Blocks(self._even(fit, rows, one), part, long)
         return _Blocks(self._even(fit, rows, one), None, False)
 
@@ -294,7 +296,9 @@ class _Plan:
         panel = tile.vectors * self.lanes * self.c.w.tensor.dtype.bytes
         room = self.target.l1_bytes * 3 // 4 if tile.outside > 1 else self.target.l2_bytes // 4
         first = reduced[0]
-        if not isinstance(steps, int) or not isinstance(first, int) or (steps * panel <= room and not always):
+        if not isinstance(steps, int) or not isinstance(first, int):
+            return None
+        if steps * panel <= room and steps <= EXACT_STEPS and not always:
             return None
         inner = steps // first
         part = -(-first // -(-first // max(1, PART_STEPS // inner)))
