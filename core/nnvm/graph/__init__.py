@@ -1,6 +1,9 @@
 """Graph IR: what is computed, as a graph of operators on tensors."""
 
+from typing import Protocol
+
 from nnvm.graph.graph import Graph, Uses, rebuild, topological
+from nnvm.graph.json import load_json, save_json
 from nnvm.graph.node import Node, NodeEntry, TypeInferenceError, apply, constant, variable
 from nnvm.graph.op import Op, Param, get, register
 from nnvm.graph.op_attrs import OpPattern
@@ -8,5 +11,14 @@ from nnvm.graph.types import TensorType
 
 __all__ = [
     "Graph", "Node", "NodeEntry", "Op", "OpPattern", "Param", "TensorType", "TypeInferenceError", "Uses", "apply",
-    "constant", "get", "rebuild", "register", "topological", "variable",
+    "constant", "create", "get", "load_json", "rebuild", "register", "save_json", "topological", "variable",
 ]  # fmt: skip
+
+
+class _HasGraph(Protocol):
+    def graph(self) -> Graph: ...
+
+
+def create(symbol: _HasGraph) -> Graph:
+    """The graph of a Symbol, for passes: ``nnvm.graph.create(net).apply("InferType")``."""
+    return symbol.graph()

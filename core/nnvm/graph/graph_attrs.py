@@ -1,7 +1,7 @@
 """The one table of graph attributes: every fact a pass may leave on a graph, documented once.
 
 >>> sorted(GRAPH_ATTRIBUTES)[:2]
-['inplace', 'input_strides']
+['fused', 'inplace']
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ def declare_graph_attr(name: str, signature: str, doc: str) -> None:
 
 
 declare_graph_attr("typed", "bool", "Every node has its types.")
+declare_graph_attr("type_hints", "tuple[tuple[str, Hint], ...]",
+                   "How types of variables and numbers follow from readers (graph/passes/infer_type.py).")  # fmt: skip
 declare_graph_attr("prepare", "Graph", "What depends on parameters only: run once per version of the parameters.")
 declare_graph_attr("prepare_depends", "tuple[frozenset[str], ...]",
                    "Names of the parameters that each output of `prepare` depends on.")  # fmt: skip

@@ -1,0 +1,293 @@
+"""The Symbol API of NNVM: networks out of operators with keyword attributes, typed later.
+
+>>> import nnvm.symbol as sym
+>>> x = sym.Variable("data")
+>>> net = sym.relu(sym.conv2d(x, channels=16, kernel_size=(3, 3), padding=(1, 1), name="conv1"))
+>>> net.list_input_names()
+['data', 'conv1_weight', 'conv1_bias']
+>>> net.infer_shape(data=(1, 3, 8, 8))[1]
+[(1, 16, 8, 8)]
+
+Every operator of the registry is a function of this module. Inputs that are not given become variables called
+``{name}_{input}``; layers (convolutions, dense, batch_norm) know their shapes from the data's.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+import nnvm.ops  # noqa: F401  registers the operators
+from nnvm.dim import Shape
+from nnvm.dtype import F32, DType
+from nnvm.dtype import dtype as as_dtype
+from nnvm.graph import op as registry
+from nnvm.graph.graph import Graph, topological
+from nnvm.graph.node import Node, NodeEntry, constant, variable
+from nnvm.graph.node import apply as apply_node
+from nnvm.graph.op import Op
+from nnvm.graph.passes.infer_type import SCALAR, Hint, infer_type
+from nnvm.graph.types import TensorType
+
+__all__ = ["Group", "Symbol", "Variable"]
+
+_counts: dict[str, Iterator[int]] = {}
+
+
+class Symbol:
+    """One or several values of a network under construction; immutable.
+
+    Attributes:
+        entries: the values.
+        hints: what is known of the types of variables and scalars that wait for theirs, by node.
+    """
+
+    def __init__(self, entries: Sequence[NodeEntry], hints: Mapping[Node, Hint] | None = None) -> None:
+        self.entries = tuple(entries)
+        self.hints = dict(hints or {})
+
+    @property
+    def name(self) -> str:
+        """Name of the node; of a group, of its first."""
+        return self.entries[0].node.name
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[Symbol]:
+        return (Symbol([e], self.hints) for e in self.entries)
+
+    def __getitem__(self, which: int | str) -> Symbol:
+        """One of the values, by position or by the name of its output."""
+        if isinstance(which, str):
+            names = self.list_output_names()
+            if which not in names:
+                raise KeyError(f"no output {which!r}; there are {', '.join(names)}")
+            which = names.index(which)
+        return Symbol([self.entries[which]], self.hints)
+
+    def __call__(self, *args: Symbol, name: str | None = None, **kwargs: Symbol) -> Symbol:
+        """Composition: variables replaced by other symbols, given in order or by name."""
+        names = self.list_input_names()
+        given = {**dict(zip(names, args)), **kwargs}
+        unknown = [k for k in given if k not in names]
+        if len(args) > len(names) or unknown:
+            raise TypeError(f"the symbol has the inputs {', '.join(names)}; got {', '.join(unknown) or len(args)}")
+        hints = {**self.hints, **{n: h for s in given.values() for n, h in s.hints.items()}}
+        new: dict[Node, Node | NodeEntry] = {}
+        for node in topological(self.entries):
+            if node.is_variable:
+                new[node] = given[node.name]._entry() if node.name in given else node
+                continue
+            inputs = [_replaced(new, e) for e in node.inputs]
+            same = all(a == b for a, b in zip(inputs, node.inputs))
+            new[node] = node if same else Node(node.op, tuple(inputs), node.attrs, node.name, None, node.source)
+        entries = [_replaced(new, e) for e in self.entries]
+        if name is not None and len(entries) == 1:
+            n = entries[0].node
+            entries = [Node(n.op, n.inputs, n.attrs, name, n.types, n.source)[entries[0].index]]
+        return Symbol(entries, hints)
+
+    def list_input_names(self) -> list[str]:
+        """Names of the variables, in topological order."""
+        return [n.name for n in topological(self.entries) if n.is_variable]
+
+    def list_output_names(self) -> list[str]:
+        return [f"{e.node.name}_output" + (str(e.index) if e.node.num_outputs > 1 else "") for e in self.entries]
+
+    def get_internals(self) -> Symbol:
+        """All values that lead here, as a group."""
+        return Symbol([e for n in topological(self.entries) for e in n.outputs], self.hints)
+
+    def get_children(self) -> Symbol | None:
+        """What the values are computed from; None of variables."""
+        inputs = [e for s in dict.fromkeys(e.node for e in self.entries) for e in s.inputs]
+        return Symbol(inputs, self.hints) if inputs else None
+
+    def attr(self, key: str) -> Any:
+        """An attribute of the node."""
+        return self._entry().node.attrs[key]
+
+    def list_attr(self) -> dict[str, Any]:
+        return dict(self._entry().node.attrs)
+
+    def graph(self) -> Graph:
+        """The graph; types may be missing until `nnvm.graph` passes infer them."""
+        order = topological(self.entries)
+        names = [(n.name, self.hints[n]) for n in order if n in self.hints]
+        attrs = {"type_hints": tuple(names)} if names else {}
+        return Graph(self.entries, tuple(n for n in order if n.is_variable), attrs)
+
+    def infer_type(self, **types: TensorType) -> Graph:
+        """The graph with types, from those of variables by name."""
+        return infer_type(self.graph(), types)
+
+    def infer_shape(self, dtype: DType | str = F32, **shapes: Shape) -> tuple[dict[str, Shape], list[Shape]]:
+        """(shape of each variable by name, shapes of the outputs), from the shapes of some variables."""
+        t = as_dtype(dtype)
+        graph = self.infer_type(**{k: TensorType(tuple(s), t) for k, s in shapes.items()})
+        return {v.name: v[0].type.shape for v in graph.inputs}, [e.type.shape for e in graph.outputs]
+
+    def debug_str(self) -> str:
+        return self.graph().ir()
+
+    def tojson(self) -> str:
+        """NNVM's JSON; `nnvm.graph.load_json` reads it."""
+        return self.graph().json()
+
+    def __repr__(self) -> str:
+        return f"<Symbol {', '.join(map(str, self.entries))}>"
+
+    def _entry(self) -> NodeEntry:
+        if len(self.entries) != 1:
+            raise TypeError(f"one value is wanted, {self!r} has {len(self.entries)}; pick one with [i]")
+        return self.entries[0]
+
+    def __add__(self, other: Symbol | float) -> Symbol:
+        return _compose("add", self, other)
+
+    def __sub__(self, other: Symbol | float) -> Symbol:
+        return _compose("subtract", self, other)
+
+    def __rsub__(self, other: float) -> Symbol:
+        return _compose("subtract", other, self)
+
+    def __mul__(self, other: Symbol | float) -> Symbol:
+        return _compose("multiply", self, other)
+
+    def __truediv__(self, other: Symbol | float) -> Symbol:
+        return _compose("divide", self, other)
+
+    def __rtruediv__(self, other: float) -> Symbol:
+        return _compose("divide", other, self)
+
+    def __pow__(self, other: Symbol | float) -> Symbol:
+        return _compose("power", self, other)
+
+    def __neg__(self) -> Symbol:
+        return _compose("negative", self)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+
+def Variable(name: str, shape: Shape | None = None, dtype: DType | str = F32, kind: str = "input") -> Symbol:
+    """An input; with a shape it is typed at once."""
+    return Symbol([variable(name, None if shape is None else TensorType(tuple(shape), as_dtype(dtype)), kind)])
+
+
+def Group(symbols: Sequence[Symbol]) -> Symbol:
+    """Several symbols as one, for a network with several outputs."""
+    return Symbol([e for s in symbols for e in s.entries], {n: h for s in symbols for n, h in s.hints.items()})
+
+
+def _replaced(new: Mapping[Node, Node | NodeEntry], e: NodeEntry) -> NodeEntry:
+    found = new[e.node]
+    return found if isinstance(found, NodeEntry) else found[e.index]
+
+
+def _compose(name: str, *args: Symbol | float, **kwargs: Any) -> Symbol:
+    return _function(registry.get(name))(*args, **kwargs)
+
+
+# Layers: attributes of NNVM that tell the shapes of the weights
+
+
+def _conv(attrs: dict[str, Any], transposed: bool) -> dict[str, Hint]:
+    channels, kernel = attrs.pop("channels"), tuple(attrs.pop("kernel_size"))
+    groups = attrs.get("groups", 1)
+    if transposed:
+        return {"weight": (("data", 1, 1), channels // groups, *kernel), "bias": (channels,)}
+    return {"weight": (channels, ("data", 1, groups), *kernel), "bias": (channels,)}
+
+
+def _dense(attrs: dict[str, Any]) -> dict[str, Hint]:
+    units = attrs.pop("units")
+    return {"weight": (units, ("data", -1, 1)), "bias": (units,)}
+
+
+def _batch_norm(attrs: dict[str, Any]) -> dict[str, Hint]:
+    channels: Hint = (("data", attrs.get("axis", 1), 1),)
+    return dict.fromkeys(("gamma", "beta", "moving_mean", "moving_var"), channels)
+
+
+def _norm(attrs: dict[str, Any]) -> dict[str, Hint]:
+    return dict.fromkeys(("gamma", "beta"), (("data", -1, 1),))
+
+
+_LAYERS: dict[str, Callable[[dict[str, Any]], dict[str, Hint]]] = {
+    "dense": _dense, "batch_norm": _batch_norm, "layer_norm": _norm, "rms_norm": _norm,
+    **{f"conv{r}d": lambda a: _conv(a, False) for r in (1, 2, 3)},
+    **{f"conv{r}d_transpose": lambda a: _conv(a, True) for r in (1, 2, 3)},
+}  # fmt: skip
+
+
+def _function(op: Op) -> Callable[..., Symbol]:
+    """The function that applies an op to symbols."""
+
+    def call(*args: Symbol | float, name: str | None = None, **kwargs: Any) -> Symbol:
+        name = name or f"{op.name}{next(_counts.setdefault(op.name, itertools.count()))}"
+        attrs = {k: v for k, v in kwargs.items() if not isinstance(v, Symbol)}
+        use_bias = attrs.pop("use_bias", True)
+        shapes: dict[str, Hint] = {}
+        if op.name in _LAYERS and _describes_weights(op, attrs):
+            shapes = _LAYERS[op.name](attrs)
+        names = [i.rstrip("?") for i in op.inputs]
+        variadic = bool(names) and names[-1].startswith("*")
+        given: dict[str, Symbol | float] = dict(zip(names, args)) if not variadic else {}
+        given.update((k, v) for k, v in kwargs.items() if isinstance(v, Symbol))
+        if unknown := [k for k in given if k not in names]:
+            raise TypeError(f"{op.name} has no input {unknown[0]!r}; it has: {', '.join(names)}")
+        inputs: list[Symbol] = []
+        if variadic:
+            inputs = [_symbol(a) for a in args]
+        else:
+            for i in op.inputs:
+                key = i.rstrip("?")
+                if key in given:
+                    inputs.append(_symbol(given[key]))
+                elif not i.endswith("?") or (key in shapes and (key != "bias" or use_bias)):
+                    inputs.append(_missing(f"{name}_{key}", shapes.get(key)))
+        hints = {n: h for s in inputs for n, h in s.hints.items()}
+        node = apply_node(op, [s._entry() for s in inputs], attrs, name)
+        return Symbol(node.outputs, hints)
+
+    call.__name__, call.__doc__ = op.name, op.doc
+    return call
+
+
+def _describes_weights(op: Op, attrs: Mapping[str, Any]) -> bool:
+    """Whether the attributes are those of NNVM that tell the weights' shapes."""
+    if op.name.startswith("conv"):
+        return "kernel_size" in attrs and "channels" in attrs
+    return op.name != "dense" or "units" in attrs
+
+
+def _missing(name: str, hint: Hint | None) -> Symbol:
+    kind = "input" if hint is None else "param"
+    entry = variable(name, None, kind)
+    return Symbol([entry], {} if hint is None else {entry.node: hint})
+
+
+def _symbol(value: Symbol | float) -> Symbol:
+    """A symbol; a number becomes a constant of the type of its neighbour."""
+    if isinstance(value, Symbol):
+        return value
+    entry = constant(np.asarray(value, np.float32), TensorType((), F32))
+    return Symbol([entry], {entry.node: SCALAR})
+
+
+def __getattr__(name: str) -> Callable[..., Symbol]:
+    """An operator, by its name or an alias of NNVM."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    try:
+        return _function(registry.get(name))
+    except KeyError as e:
+        raise AttributeError(f"nnvm.symbol: {e.args[0]}") from None
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *registry.known()})
