@@ -15,7 +15,8 @@ from nnvm_torch.convert import TABLE
 __all__ = ["decompositions", "whole"]
 
 #: Further operators to leave whole: ATen is to run them, as their decomposition differs from eager or runs worse.
-_WHOLE = ("_embedding_bag.default", "_embedding_bag_forward_only.default", "bernoulli.p", "bernoulli.default")
+_WHOLE = ("_embedding_bag.default", "_embedding_bag_forward_only.default", "bernoulli.p", "bernoulli.default",
+          "max_unpool2d.default", "max_unpool3d.default")  # fmt: skip
 
 #: Operators whose decomposition is nothing but other operators that we convert, at no cost.
 _TAKE_APART = ("std_mean.correction", "linear.default", "reshape.default",
@@ -40,9 +41,10 @@ _LSTM = 2
 @lru_cache(maxsize=1)
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """The table for AOTAutograd: core ATen's, without what we convert whole."""
-    from torch._decomp import _core_aten_decompositions_post_autograd
+    from torch._decomp import _core_aten_decompositions_post_autograd, get_decompositions
 
     table = dict(_core_aten_decompositions_post_autograd())
+    table.update(get_decompositions([torch.ops.aten.grid_sampler_2d]))
     apart = set(_overloads(_TAKE_APART))
     for target in (*TABLE, *_overloads(_WHOLE)):
         if target not in apart:

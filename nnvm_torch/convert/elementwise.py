@@ -160,6 +160,12 @@ def _div_mode(c: Context, x: Operand, y: Operand, *, rounding_mode: str | None =
     return c.cast(c.op(name, c.value(x, t), c.value(y, t)), c.dtype)
 
 
+@converts("ldexp.Tensor")
+def _ldexp(c: Context, x: NodeEntry, exponent: NodeEntry) -> Value:
+    t = c.dtype.compute
+    return c.cast(c.op("multiply", c.cast(x, t), c.op("exp2", c.cast(exponent, t))), c.dtype)
+
+
 @converts("addcmul.default")
 def _addcmul(c: Context, x: NodeEntry, a: NodeEntry, b: NodeEntry, *, value: Scalar = 1) -> Value:
     t = c.dtype.compute
@@ -325,7 +331,7 @@ def _convert_element_type(c: Context, x: NodeEntry, dtype: Any) -> Value:
 
 @converts("clone.default", "lift_fresh_copy.default", "lift_fresh.default", "alias.default", "detach.default",
           "positive.default", "contiguous.default", "_lazy_clone.default", "prims.clone.default",
-          "prims.view_of.default", "real.default", "_conj.default", "resolve_conj.default",
+          "prims.view_of.default", "real.default", "_conj.default", "_conj_physical.default", "resolve_conj.default",
           "resolve_neg.default", "prims.device_put.default")  # fmt: skip
 def _same(c: Context, x: NodeEntry, *_: Any, **__: Any) -> Value:
     return x

@@ -147,3 +147,22 @@ def _index_add(c: Context, x: NodeEntry, dim: int, index: NodeEntry, src: NodeEn
 @converts("index_copy.default")
 def _index_copy(c: Context, x: NodeEntry, dim: int, index: NodeEntry, src: NodeEntry) -> Value:
     return _along(c, x, dim, index, src, "none")
+
+
+@converts("index_reduce.default")
+def _index_reduce(c: Context, x: NodeEntry, dim: int, index: NodeEntry, src: NodeEntry, reduce: str, *,
+                  include_self: bool = True) -> Value:  # fmt: skip
+    if reduce not in _REDUCE or not include_self:
+        raise Unsupported(f"index_reduce with {reduce}, include_self={include_self}")
+    return _along(c, x, dim, index, src, _REDUCE[reduce])
+
+
+@converts("max_pool2d_with_indices_backward.default")
+def _max_pool_backward(c: Context, grad: NodeEntry, x: NodeEntry, *rest: Any) -> Value:
+    """The gradient goes where the greatest element of each window was."""
+    index: NodeEntry = rest[-1]
+    *lead, height, width = x.type.shape
+    rows = [c.reshape(t, (*lead, t.type.shape[-2] * t.type.shape[-1])) for t in (grad, index)]
+    zeros = c.full((*lead, height * width), 0, c.dtype)
+    out = c.op("scatter", zeros, rows[1], rows[0], axis=len(lead), reduce="add", include_self=True)
+    return c.reshape(out, c.shape)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from nnvm.dim import Dim
 from nnvm.graph import NodeEntry
 from nnvm_torch.convert.table import Context, Scalar, Value, converts
@@ -103,3 +105,16 @@ def _addmv(c: Context, x: NodeEntry, a: NodeEntry, v: NodeEntry, *, beta: Scalar
 def _dot(c: Context, x: NodeEntry, y: NodeEntry) -> Value:
     row = c.reshape(x, (1, x.type.shape[0]))
     return c.reshape(c.op("matmul", row, c.reshape(y, (y.type.shape[0], 1))), ())
+
+
+@converts("_trilinear.default")
+def _trilinear(c: Context, x: NodeEntry, y: NodeEntry, z: NodeEntry, expand1: Sequence[int], expand2: Sequence[int],
+               expand3: Sequence[int], sum_axes: Sequence[int], unroll: int = 1) -> Value:  # fmt: skip
+    """The sum over some axes of a product of three tensors, each with new axes."""
+    rank = x.type.rank + len(expand1)
+    spread = []
+    for t, new in ((x, expand1), (y, expand2), (z, expand3)):
+        sizes = iter(t.type.shape)
+        spread.append(c.reshape(c.compute(t), tuple(1 if axis in new else next(sizes) for axis in range(rank))))
+    product_of_all = c.op("multiply", c.op("multiply", spread[0], spread[1]), spread[2])
+    return c.cast(c.op("sum", product_of_all, axis=tuple(sum_axes), keepdims=False), c.dtype)

@@ -191,3 +191,33 @@ def _sort_stable(c: Context, x: NodeEntry, *, stable: bool | None = None, dim: i
         return x, c.full((), 0, I64)
     axis = normal_axis(dim, x.type.rank)
     return c.op_outputs("sort", x, axis=axis, descending=descending, stable=True)
+
+
+@converts("dist.default")
+def _dist(c: Context, x: NodeEntry, y: NodeEntry, p: float = 2) -> Value:
+    return _vector_norm(c, c.op("subtract", c.cast(x, c.dtype), c.cast(y, c.dtype)), p)
+
+
+@converts("bucketize.Tensor")
+def _bucketize(c: Context, x: NodeEntry, edges: NodeEntry, *, out_int32: bool = False, right: bool = False) -> Value:
+    return _search(c, edges, x, right)
+
+
+@converts("searchsorted.Tensor")
+def _searchsorted(c: Context, edges: NodeEntry, x: NodeEntry, *, out_int32: bool = False, right: bool = False,
+                  side: str | None = None, sorter: NodeEntry | None = None) -> Value:  # fmt: skip
+    if sorter is not None:
+        raise Unsupported("a search through a sorter")
+    return _search(c, edges, x, right or side == "right")
+
+
+def _search(c: Context, edges: NodeEntry, values: NodeEntry, right: bool) -> NodeEntry:
+    """How many boundaries lie below each value; they are few, so each value is compared with all."""
+    if edges.type.rank != 1 or not isinstance(edges.type.numel, int) or edges.type.numel > 64:
+        raise Unsupported("a search in many or in several rows of boundaries")
+    t = c.result_type(*c.args[:2])
+    column = c.reshape(c.cast(values, t), (*values.type.shape, 1))
+    below = c.op("less_equal" if right else "less", c.cast(edges, t), column)
+    if t.is_float:  # NaN sorts last
+        below = c.op("logical_or", below, c.op("isnan", column))
+    return c.op("sum", c.cast(below, c.dtype), axis=(values.type.rank,), keepdims=False)

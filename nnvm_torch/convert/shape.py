@@ -232,3 +232,9 @@ def _pixel_unshuffle(c: Context, x: NodeEntry, r: int) -> Value:
     split = c.reshape(x, (*lead, channels, h // r, r, w // r, r))
     order = (*range(n), n, n + 2, n + 4, n + 1, n + 3)
     return c.reshape(c.transpose(split, order), c.shape)
+
+
+@converts("narrow_copy.default")
+def _narrow_copy(c: Context, x: NodeEntry, dim: int, start: Dim, length: Dim) -> Value:
+    axis = normal_axis(dim, x.type.rank)
+    return c.slice(x, axis, begin_of(start, x.type.shape[axis]), length)
