@@ -117,6 +117,7 @@ def run_rounds(workers: dict[str, Worker], result: ModelResult, config: BenchCon
                 continue
             rows[engine].rounds.append(measured["latency"])
             rows[engine].calls += measured["calls"]
+            rows[engine].core_shares.append(measured["core_share"])
 
 
 def judge(result: ModelResult) -> None:

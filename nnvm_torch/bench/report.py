@@ -22,6 +22,8 @@ EXPENDABLE = ("quartiles", "memory")
 #: Where there is no terminal: wide enough that no line is folded.
 WIDTH_WITHOUT_TERMINAL = 140
 GAP = 2
+#: With less of its core than this for eager, other programs were in the way.
+BUSY_SHARE = 0.9
 #: What of an engine's compile time lies outside of the phases that it reports.
 OUTSIDE = "Dynamo, AOTAutograd and the first call"
 
@@ -153,6 +155,12 @@ def notes(result: BenchResult) -> list[str]:
     for model in result.models:
         if "no_reference" in model.facts:
             lines.append(f"{model.model}: no float64 reference: {model.facts['no_reference']}")
+        baseline = model.engine(BASELINE)
+        share = baseline.core_share if baseline is not None else None
+        if share is not None and share < BUSY_SHARE:
+            lines.append(
+                f"{model.model}: the machine was busy: {BASELINE} got {share:.0%} of its core; do not quote this"
+            )
         for row in model.engines:
             where = f"{model.model}, {row.engine}"
             lines += [f"{where}: fallback {fallback}" for fallback in row.details.get("fallbacks") or []]

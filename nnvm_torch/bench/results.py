@@ -49,6 +49,8 @@ class EngineResult:
     Attributes:
         reason: why ``status`` is not ok.
         rounds: median latency of each round in seconds.
+        core_shares: for each round, which part of the time the calling thread was on a core. About 1 on a machine with
+            nothing else to do, except for engines whose calling thread sleeps while others work.
         error: largest difference from float64, relative to the output's range; infinite where NaNs differ.
         details: what the engine itself reports (compile phases, fallbacks, kernels).
         memory: bytes: ``loaded`` before compiling, ``peak`` of everything, ``running`` peak of calls after the first.
@@ -59,6 +61,7 @@ class EngineResult:
     reason: str = ""
     trace: str = ""
     rounds: list[float] = field(default_factory=list)
+    core_shares: list[float] = field(default_factory=list)
     calls: int = 0
     ratio: Ratio | None = None
     error: float | None = None
@@ -70,6 +73,10 @@ class EngineResult:
     def latency(self) -> float | None:
         """Median over the rounds, in seconds."""
         return statistics.median(self.rounds) if self.rounds else None
+
+    @property
+    def core_share(self) -> float | None:
+        return statistics.median(self.core_shares) if self.core_shares else None
 
     def to_json(self) -> dict[str, Any]:
         data = dataclasses.asdict(self)

@@ -116,8 +116,10 @@ class Session:
         runner = self.compiled()
         feed = runner.convert(self.loaded().fresh(self.job.seed, CHECK_SAMPLES + 1 + index))
         runner.call(feed)
+        wall, busy = time.perf_counter(), time.thread_time()
         durations = timed_calls(runner.call, feed, seconds)
-        return {"latency": statistics.median(durations), "fastest": min(durations), "calls": len(durations)}
+        share = (time.thread_time() - busy) / (time.perf_counter() - wall)
+        return {"latency": statistics.median(durations), "calls": len(durations), "core_share": share}
 
     def loaded(self) -> ModelCase:
         assert self.case is not None, "load() comes first"

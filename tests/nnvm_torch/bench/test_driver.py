@@ -95,7 +95,7 @@ class Scripted:
         step = self.script.pop(0)
         if isinstance(step, Exception):
             raise step
-        return {"latency": step, "calls": 1}
+        return {"latency": step, "calls": 1, "core_share": 1.0}
 
     def close(self):
         self.closed = True

@@ -7,7 +7,7 @@ import pytest
 
 from nnvm_torch.bench.config import BenchConfig
 from nnvm_torch.bench.driver import judge, rounds_to_run
-from nnvm_torch.bench.report import duration, markdown, print_result, rows
+from nnvm_torch.bench.report import duration, markdown, notes, print_result, rows
 from nnvm_torch.bench.results import BenchResult, EngineResult, ModelResult, Ratio, geometric_mean, ratio_of_rounds
 
 
@@ -114,6 +114,15 @@ def test_a_narrow_terminal_loses_columns_not_lines(capsys):
 def test_files_are_shown_without_their_folders():
     model = ModelResult("/some/where/mine.py:factory", reason="x")
     assert rows(BenchResult(example().config, {}, [model]))[0].cells[0] == "mine.py:factory"
+
+
+def test_a_busy_machine_is_said():
+    result = example()
+    result.models[0].engines[0].core_shares = [0.2, 0.5, 1.0]
+    result.models[1].engines[0].core_shares = [0.99]
+    assert [line for line in notes(result) if "busy" in line] == [
+        "zoo:a: the machine was busy: eager got 50% of its core; do not quote this"
+    ]
 
 
 def test_markdown_is_a_table():

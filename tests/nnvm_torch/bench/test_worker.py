@@ -38,7 +38,7 @@ def test_the_steps_of_a_measurement(tmp_path):
     assert eager.calibrate()["seconds_per_call"] > 0
     assert 0 < eager.check(path)["error"] < 1e-5
     measured = eager.round(0, 0.01)
-    assert measured["calls"] >= 2 and 0 < measured["fastest"] <= measured["latency"]
+    assert measured["calls"] >= 2 and measured["latency"] > 0 and 0 < measured["core_share"] < 1.2
 
 
 @torch.no_grad()
