@@ -18,7 +18,7 @@ from tests.graph.compare import run_main
 from tests.graph.test_plan_memory import run_in_arena
 
 #: Without these nothing can run.
-NEEDED = {"InferType", "PrecomputePrune", "GraphFuse", "PlanMemory", "FinishPrepare"}
+NEEDED = {"InferType", "PrecomputePrune", "OwnOutputs", "GraphFuse", "PlanMemory", "FinishPrepare"}
 
 
 def run(g, disabled=(), cpu="haswell", **options):

@@ -11,6 +11,7 @@ from nnvm.dim import evaluate, symbol
 from nnvm.graph import Graph, OpPattern, apply, register
 from nnvm.graph.evaluate import bind_symbols, evaluate_node
 from nnvm.graph.op import known
+from nnvm.graph.pass_manager import PassContext, apply_passes
 from nnvm.graph.passes.graph_fuse import fuse_graph
 from nnvm.graph.passes.plan_memory import plan_memory
 from nnvm.graph.passes.storage import Block, assign_offsets, peak_bytes
@@ -94,11 +95,17 @@ def test_what_is_handed_through_is_copied_by_the_executor():
     assert plan.copies == (0,)
 
 
-def test_strided_outputs_that_others_read_are_copied():
+def test_outputs_with_strides_that_others_read_are_written_apart():
     x = chain(1)
-    g = fuse_graph(graph([x, op("dense", x, param("v", 16, 16))]))
-    plan = plan_memory(g.with_attrs(output_strides=((1, 4), (1, 4))))
-    assert plan.copies == (0,) and plan.places[g.outputs[1]].kind == "output"
+    g = graph([x, op("dense", x, param("v", 16, 16)), op("reshape", x, shape=(64,)), op("exp", x)])
+    g = g.with_attrs(typed=True, output_strides=((1, 4), (1, 4), (2,), None))
+    own = apply_passes(g, ["OwnOutputs"], PassContext())
+    assert [e.node.op.name for e in own.outputs] == ["identity", "dense", "identity", "exp"]
+    fused = fuse_graph(own)
+    assert plan_memory(fused).copies == ()
+    assert {"dense", "identity", "exp"} in map(set, groups(fused))
+    plain = graph([x, op("dense", x, param("v", 16, 16))]).with_attrs(typed=True, output_strides=(None, (1, 4)))
+    assert apply_passes(plain, ["OwnOutputs"], PassContext()) is plain
 
 
 def test_views_keep_their_base_alive():

@@ -38,6 +38,8 @@ _PIPELINE: tuple[str, ...] = (
     # * after all rewriting, so that everything that depends on parameters only leaves the main graph; before fusion,
     # so that no group mixes the two parts
     "PrecomputePrune",
+    # * after all merging, which would undo it; before fusion, so that a copy is one more output of a kernel
+    "OwnOutputs",
     # * kernels are made of groups
     "GraphFuse",
     # after fusion: only groups can have dead parts

@@ -12,6 +12,7 @@ from nnvm.graph.passes import (
     fold_scale_axis,
     graph_fuse,
     infer_type,
+    own_outputs,
     plan_memory,
     precompute_prune,
     replace_op,
@@ -21,5 +22,5 @@ from nnvm.graph.passes import (
 __all__ = [
     "alter_op_layout", "canonicalize_matmul", "canonicalize_reshape", "eliminate_common", "eliminate_dead",
     "eliminate_identity", "finish_prepare", "fold_constant", "fold_scale_axis", "graph_fuse", "infer_type",
-    "plan_memory", "precompute_prune", "replace_op", "simplify_inference",
+    "own_outputs", "plan_memory", "precompute_prune", "replace_op", "simplify_inference",
 ]  # fmt: skip
