@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from nnvm.compiler.lower_group import lower_group
 from nnvm.compiler.pipeline import pipeline
 from nnvm.dim import Dim, SymDim, symbol, symbols
 from nnvm.graph import Graph, Node
+from nnvm.graph.dump import default_instruments
 from nnvm.graph.pass_manager import Instrument, PassContext, apply_passes
 from nnvm.graph.structural import structural_key
 from nnvm.runtime.executor import HostStep, KernelStep, Plan
@@ -95,10 +97,27 @@ def compile_graph(graph: Graph, options: BuildOptions | None = None) -> Compiled
     Errors of type inference or of a pass come through as they are; a group that no schedule takes is a ValueError
     that names its nodes.
     """
-    options = options or BuildOptions()
+    with _no_garbage_collection():
+        return _compile(graph, options or BuildOptions())
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """The compiler makes many objects and few cycles; each collection would walk all of the process's modules."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _compile(graph: Graph, options: BuildOptions) -> CompiledGraph:
     target = options.target or Target.current()
     context = PassContext(opt_level=options.opt_level, disabled=options.disabled_passes, target=target,
-                          options=options.options, instruments=options.instruments, verify=options.verify)  # fmt: skip
+                          options=options.options, instruments=(*default_instruments(), *options.instruments),
+                          verify=options.verify)  # fmt: skip
     clock = _Clock()
     with clock("passes"):
         graph = apply_passes(graph, pipeline(), context)
@@ -163,7 +182,9 @@ def _call(graph: Graph, node: Node) -> _Call:
     in_strides = graph.attrs.get("input_strides") or (None,) * len(graph.inputs)
     out_strides = graph.attrs.get("output_strides") or (None,) * len(graph.outputs)
     of_input = {v[0]: s for v, s in zip(graph.inputs, in_strides)}
-    of_output = dict(zip(graph.outputs, out_strides))
+    places = graph.attrs["memory_plan"].places
+    # An output that others read too lies contiguous in the arena and is copied into the caller's strides.
+    of_output = {e: s for e, s in zip(graph.outputs, out_strides) if places[e].kind == "output"}
     return _Call(node, tuple(of_input.get(e) for e in node.inputs), tuple(of_output.get(e) for e in node.outputs))
 
 

@@ -1,0 +1,158 @@
+"""Graph to plan to values: the compiler without PyTorch, on numpy memory."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from nnvm.compiler.build import BuildOptions, compile_graph
+from nnvm.dim import symbol
+from nnvm.dtype import F32, I64
+from nnvm.graph import Graph, OpPattern, TensorType, apply, register, variable
+from nnvm.runtime.executor import Executor
+from nnvm.runtime.llvm_jit import KernelError
+from nnvm.runtime.memory import NumpyMemory
+
+register(
+    "test.host_scale", inputs=["x"], infer_type=lambda attrs, inputs: inputs, pattern=OpPattern.OPAQUE,
+    host_call=lambda attrs: lambda env, x: [x * 2 + len(env)], doc="A node that the host runs.",
+)  # fmt: skip
+
+
+def op(name, *inputs, **attrs):
+    return apply(name, inputs, attrs)[0]
+
+
+def executor_of(graph, **options):
+    compiled = compile_graph(graph, BuildOptions(verify=True, **options))
+    return compiled, Executor(compiled.plan, NumpyMemory(), [e.node.attrs["value"] for e in compiled.plan.constants])
+
+
+def data(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def test_identical_groups_are_compiled_once():
+    x = variable("x", TensorType((4, 8)))
+    y = x
+    for _ in range(5):
+        y = op("softmax", op("exp", y), axis=-1)
+    compiled, run = executor_of(Graph((y,), (x.node,)))
+    assert len(compiled.kernels) == 6  # exp, four times softmax and exp, softmax
+    assert [k.shared for k in compiled.kernels] == [False, True, True, True, True, False]
+    assert len({s.kernel.address for s in compiled.plan.steps}) == 3
+    expected = data(4, 8)
+    for _ in range(5):
+        e = np.exp(expected)
+        expected = np.exp(e - e.max(-1, keepdims=True))
+        expected /= expected.sum(-1, keepdims=True)
+    np.testing.assert_allclose(run.run([data(4, 8)])[0], expected, rtol=1e-5)
+
+
+def test_host_nodes_stand_between_native_segments():
+    x = variable("x", TensorType((3, 5)))
+    a = op("test.host_scale", op("relu", x))
+    y = op("exp", op("reshape", a, shape=(15,)))
+    compiled, run = executor_of(Graph((y, a), (x.node,)))
+    assert [n.op.name for n in compiled.host_nodes] == ["test.host_scale"]
+    got, middle = run.run([data(3, 5)])
+    scaled = np.maximum(data(3, 5), 0) * 2
+    np.testing.assert_allclose(got, np.exp(scaled.reshape(-1)), rtol=1e-6)
+    np.testing.assert_array_equal(middle, scaled)
+
+
+def test_outputs_that_no_kernel_writes():
+    """An input handed through, a view of another output, the same value twice."""
+    x = variable("x", TensorType((2, 3)))
+    y = op("exp", x)
+    _, run = executor_of(Graph((x, y, op("reshape", y, shape=(6,)), y), (x.node,)))
+    a, b, c, d = run.run([data(2, 3)])
+    np.testing.assert_array_equal(a, data(2, 3))
+    np.testing.assert_allclose(b, np.exp(data(2, 3)), rtol=1e-6)
+    np.testing.assert_array_equal(c, b.reshape(6))
+    np.testing.assert_array_equal(d, b)
+
+
+@pytest.mark.parametrize("strides", [(1, 4), (16, 2), (5, 1)])
+def test_strided_inputs_and_outputs(strides):
+    x = variable("x", TensorType((4, 5)))
+    graph = Graph((op("exp", x),), (x.node,)).with_attrs(input_strides=(strides,), output_strides=(strides,))
+    _, run = executor_of(graph)
+    given = NumpyMemory().empty((4, 5), F32, strides)
+    given[...] = data(4, 5)
+    (out,) = run.run([given])
+    assert out.strides == tuple(4 * s for s in strides)
+    np.testing.assert_allclose(out, np.exp(data(4, 5)), rtol=1e-6)
+
+
+def test_one_plan_serves_every_size():
+    n = symbol("n")
+    x, w = variable("x", TensorType((n, 16))), variable("w", TensorType((24, 16)))
+    y = op("softmax", op("relu", op("dense", x, w)), axis=-1)
+    _, run = executor_of(Graph((y,), (x.node, w.node)))
+    for size in (1, 7, 64, 7, 0):
+        a, b = data(size, 16, seed=size), data(24, 16)
+        e = np.exp(np.maximum(a @ b.T, 0))
+        (out,) = run.run([a, b])
+        assert out.shape == (size, 24)
+        np.testing.assert_allclose(out, e / e.sum(-1, keepdims=True), rtol=1e-4, atol=1e-6)
+
+
+def test_calls_are_reentrant():
+    x = variable("x", TensorType((64, 64)))
+    y = x
+    for _ in range(4):
+        y = op("softmax", op("dense", y, x), axis=-1)
+    _, run = executor_of(Graph((y,), (x.node,)))
+    inputs = [data(64, 64, seed=i) for i in range(8)]
+    expected = [run.run([a])[0] for a in inputs]
+    wrong = []
+
+    def work(i):
+        for _ in range(50):
+            if not np.array_equal(run.run([inputs[i]])[0], expected[i]):
+                wrong.append(i)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+def test_a_failed_check_raises_and_the_executor_goes_on():
+    table, index = variable("t", TensorType((10, 4))), variable("i", TensorType((3,), I64))
+    _, run = executor_of(Graph((op("take", table, index, axis=0, mode="raise"),), (table.node, index.node)))
+    with pytest.raises(IndexError, match="out of range"):
+        run.run([data(10, 4), np.array([0, 10, 1])])
+    (out,) = run.run([data(10, 4), np.array([9, 0, 1])])
+    np.testing.assert_array_equal(out, data(10, 4)[[9, 0, 1]])
+    assert issubclass(KernelError, RuntimeError)
+
+
+def test_prepare_holds_what_depends_on_parameters_only():
+    x, w = variable("x", TensorType((4, 8))), variable("w", TensorType((8, 6)), "param")
+    y = op("matmul", x, op("exp", w))
+    compiled, _ = executor_of(Graph((y,), (x.node, w.node)))
+    assert compiled.prepare is not None
+    assert [v.name for v in compiled.prepare.graph.inputs] == ["w"]
+    assert "exp" in {name for k in compiled.prepare.kernels for name in k.ops}
+    assert "exp" not in {name for k in compiled.kernels for name in k.ops}
+
+
+def test_profile_names_every_kernel():
+    x = variable("x", TensorType((128, 128)))
+    y = op("softmax", op("dense", x, x), axis=-1)
+    compiled, run = executor_of(Graph((y,), (x.node,)))
+    times = run.profile([data(128, 128)])
+    assert [n.name for n, _ in times] == [n.name for n in compiled.plan.memory.steps]
+    assert all(t > 0 for _, t in times)
+    np.testing.assert_array_equal(run.run([data(128, 128)])[0], run.run([data(128, 128)])[0])
+
+
+def test_nothing_can_run_an_unknown_op():
+    register("test.nothing", inputs=["x"], infer_type=lambda attrs, inputs: inputs, pattern=OpPattern.OPAQUE)
+    x = variable("x", TensorType((2,)))
+    with pytest.raises(ValueError, match=r"test\.nothing"):
+        executor_of(Graph((op("test.nothing", x),), (x.node,)))
