@@ -6,7 +6,7 @@ from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
 TEST = ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.100", "expecttest>=0.2", "transformers>=4.50"]
-BENCH = ["rich>=13", "psutil>=5.9", "transformers>=4.50"]
+BENCH = ["transformers>=4.50"]
 
 setup(
     name="nnvm-torch",

@@ -8,7 +8,7 @@ from pathlib import Path
 __all__ = ["VARIABLES", "cache_dir", "debug_level", "dump_dir", "object_cache_enabled", "target_string"]
 
 VARIABLES: dict[str, str] = {
-    "NNVM_DEBUG": "0 to 4: 1 a line per compilation, 2 pass timings, 3 kernels with their groups, 4 LLVM IR and assembly",
+    "NNVM_DEBUG": "0 to 4: 1 a line a compilation, 2 pass timings, 3 kernels and their groups, 4 LLVM IR and assembly",
     "NNVM_DUMP": "a folder: the IR before and after each pass is written there, numbered",
     "NNVM_TARGET": "what to compile for, as in 'llvm -mcpu=haswell'; default: this machine",
     "NNVM_CACHE": "folder of the object cache; '0' turns it off; default: the user's cache folder",

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any
 
 import nnvm.ops  # noqa: F401  registers the operators
 from nnvm.compiler.lower_group import lower_group
@@ -24,7 +24,7 @@ from nnvm.tir.stmt import PrimFunc
 
 __all__ = ["BuildOptions", "CompiledGraph", "KernelInfo", "compile_graph"]
 
-Strides = Optional[tuple[Dim, ...]]
+Strides = tuple[Dim, ...] | None
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Union
 
 from nnvm.dim import Dim, SymDim
-from nnvm.dtype import BOOL, I64, DType, dtype as as_dtype
+from nnvm.dtype import BOOL, F64, I64, DType
+from nnvm.dtype import dtype as as_dtype
 
 __all__ = [
-    "ARITHMETIC", "BITWISE", "COMPARISONS", "INDEX", "LOGICAL", "MATH", "REDUCERS", "Binary", "Bitcast", "Broadcast", "Buffer",
-    "Cast", "Check", "Const", "Expr", "ExprLike", "Fma", "Load", "Ramp", "Reduce", "Select", "Unary", "Var",
+    "ARITHMETIC", "BITWISE", "COMPARISONS", "INDEX", "LOGICAL", "MATH", "REDUCERS", "Binary", "Bitcast", "Broadcast",
+    "Buffer", "Cast", "Check", "Const", "Expr", "ExprLike", "Fma", "Load", "Ramp", "Reduce", "Select", "Unary", "Var",
     "VectorReduce", "binary", "cast", "check", "const", "dim_expr", "fma", "is_size", "load", "maximum", "minimum",
     "select", "size_var", "unary",
 ]  # fmt: skip
@@ -120,7 +120,7 @@ class Expr:
         return cast(self, as_dtype(dtype))
 
 
-ExprLike = Union[Expr, int, float, bool, SymDim]
+ExprLike = Expr | int | float | bool | SymDim
 
 
 @dataclass(eq=False, slots=True)
@@ -410,10 +410,9 @@ def cast(a: ExprLike, dtype: DType | str) -> Expr:
         return const(a, t)
     if a.dtype == t:
         return a
-    if isinstance(a, Const) and (t.is_float or not a.dtype.is_float) and not a.dtype.is_half and not t.is_half:
-        if t != as_dtype("float32") or not a.dtype.is_float:  # float64 to float32 rounds: leave it to the target
-            return const(a.value, t)
-    return Cast(a, t)
+    if not isinstance(a, Const) or a.dtype.is_half or t.is_half or (a.dtype.is_float and t != F64):
+        return Cast(a, t)  # what rounds or truncates is left to the target
+    return const(a.value, t)
 
 
 def select(cond: Expr, a: ExprLike, b: ExprLike) -> Expr:
@@ -488,8 +487,9 @@ def _fold_int(op: str, a: Expr, b: Expr) -> Expr:
 def _evaluate_int(op: str, x: int, y: int) -> int | None:
     if op in ("floordiv", "floormod", "truncdiv", "truncmod") and y == 0:
         return None
-    simple = {"add": x + y, "sub": x - y, "mul": x * y, "min": min(x, y), "max": max(x, y), "eq": x == y, "ne": x != y,
-              "lt": x < y, "le": x <= y, "gt": x > y, "ge": x >= y, "and": x & y, "or": x | y, "xor": x ^ y}  # fmt: skip
+    simple = {"add": x + y, "sub": x - y, "mul": x * y, "min": min(x, y), "max": max(x, y), "eq": x == y,
+              "ne": x != y, "lt": x < y, "le": x <= y, "gt": x > y, "ge": x >= y, "and": x & y, "or": x | y,
+              "xor": x ^ y}  # fmt: skip
     if op in simple:
         return simple[op]
     if op == "floordiv":

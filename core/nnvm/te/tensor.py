@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from nnvm.dim import Dim, Shape
-from nnvm.dtype import DType, dtype as as_dtype
+from nnvm.dtype import DType
+from nnvm.dtype import dtype as as_dtype
 from nnvm.te.expr import Expr, ExprLike, Reduce, Var, const
 
 __all__ = ["IterVar", "Read", "Tensor", "all", "any", "argmax", "argmin", "compute", "max", "min", "placeholder",
