@@ -88,7 +88,7 @@ def is_static(shape: tuple[Dim, ...]) -> bool:
 
 def numel(shape: tuple[Dim, ...]) -> Dim:
     """Number of elements: the product of the dimensions, 1 for a scalar."""
-    return cast(Dim, math.prod(shape, start=1))  # type: ignore[arg-type]
+    return math.prod(shape, start=1)  # type: ignore[arg-type]
 
 
 def ceildiv(a: Dim, b: Dim) -> Dim:
