@@ -27,10 +27,9 @@ class Options:
     """Settings of one compilation; every one has a default.
 
     Attributes:
-        precise: only algorithms that are as exact as eager's (no Winograd convolution).
+        precise: no rewrite that changes rounding: scales are not folded into weights.
         fast_math: allow reassociation and approximate functions beyond the usual 2 ulp.
         strict: an operator that cannot be compiled is an error that lists all of them, instead of running in ATen.
-        strict_rounding: round to the half type after every operator, as eager does, also inside a fused kernel.
         opt_level: 0 (no more than needed to run) to 3 (everything).
         disabled_passes: names of graph passes left out.
         verify: compare the first so many calls of each graph with eager and raise where they differ.
@@ -40,7 +39,6 @@ class Options:
     precise: bool = False
     fast_math: bool = False
     strict: bool = False
-    strict_rounding: bool = False
     opt_level: int = 3
     disabled_passes: frozenset[str] = frozenset()
     verify: int = 0
@@ -62,7 +60,7 @@ class Options:
 
     def build_options(self) -> BuildOptions:
         """What the compiler wants to know of them."""
-        settings = {"precise": self.precise, "fast_math": self.fast_math, "strict_rounding": self.strict_rounding}
+        settings = {"precise": self.precise, "fast_math": self.fast_math}
         return BuildOptions(opt_level=self.opt_level, disabled_passes=self.disabled_passes, options=settings,
                             verify=self.verify_graphs)  # fmt: skip
 
