@@ -212,6 +212,9 @@ def _symbol_sources(graph: Graph) -> dict[str, tuple[int, int]]:
             if isinstance(d, SymDim) and (names := symbols(d)) and d == symbol(name := next(iter(names))):
                 sources.setdefault(name, (position, axis))
     used: set[str] = set()
+    for strides in (*graph.attrs.get("input_strides", ()), *graph.attrs.get("output_strides", ())):
+        for d in strides or ():
+            used |= symbols(d)
     for node in graph.nodes:
         for t in node.types or ():
             for d in t.shape:

@@ -29,7 +29,7 @@ from nnvm.schedules.cpu.contraction_pack import pack_axis, pack_columns
 from nnvm.schedules.cpu.kernel import Strides
 from nnvm.target import Target
 from nnvm.te.expr import Cast, Expr
-from nnvm.te.schedule import Schedule, Stage
+from nnvm.te.schedule import Schedule, ScheduleError, Stage
 from nnvm.te.tensor import IterVar, Read, Tensor, topological
 from nnvm.tir.lower import lower
 from nnvm.tir.stmt import PrimFunc
@@ -59,7 +59,11 @@ def contraction(
     found = match(inputs, outputs, strides)
     if found is None:
         return None
-    return lower(_Plan(found, target, strides).schedule, [*inputs, *outputs], name, strides)
+    try:
+        return lower(_Plan(found, target, strides).schedule, [*inputs, *outputs], name, strides)
+    except ScheduleError:
+        # Blocks of sizes known at the call only cannot always be peeled; the row schedules take any reduction.
+        return None
 
 
 def step_cycles(rows: int, vectors: int) -> float:
@@ -218,7 +222,7 @@ class _Plan:
         """The register tile of the least cycles for all rows and columns."""
         c, registers = self.c, self.target.vector_registers
         own = self.tensor_axis[vector].var
-        block = min(b for b in (c.w.block(own), c.x.block(own)) if b is not None)
+        block = min((b for b in (c.w.block(own), c.x.block(own)) if b is not None), default=self.lanes)
         row, extra = self._row_axis(), None
         if isinstance(vector.extent, int) and vector.extent <= self.lanes:  # blocked layouts: take several blocks
             extra = next((a for a in reversed(self._axes("column")) if a is not vector and a.extent != 1), None)
