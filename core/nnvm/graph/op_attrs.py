@@ -55,8 +55,8 @@ declare("compute", "(attrs, inputs: list[te.Tensor], outputs: tuple[TensorType, 
 declare("build_tir", "(attrs, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...], name) -> PrimFunc",
         "The loop nest of an op that is no tensor expression (scatter, sort, cumsum); it is never fused.")  # fmt: skip
 declare("reference", "(attrs, *arrays) -> tuple of numpy arrays", "What the op means, in numpy.")
-declare("gradient", "(node, out_grads: list[NodeEntry]) -> list[NodeEntry | None]",
-        "Gradients of the inputs; None where there is none.")  # fmt: skip
+declare("gradient", "(node, out_grads: list[NodeEntry | None]) -> list[NodeEntry | None]",
+        "Gradients of the inputs, from those of the outputs; None where there is none.")  # fmt: skip
 declare("layout_rule", "see graph/passes/alter_op_layout.py", "How the op lives with blocked layouts.")
 declare("inplace", "tuple[tuple[int, int], ...]", "(input, output) pairs that may share memory.")
 declare("view", "bool", "The single output is the first input under another shape: contiguous, no copy.")

@@ -20,6 +20,7 @@ from nnvm.ops import (
     scatter,
     transform,
 )
+from nnvm.ops import gradients as gradients  # after the ops it differentiates
 from nnvm.ops import graph_rules as graph_rules  # last: it attaches facts to the ops above
 
 __all__ = [

@@ -10,6 +10,7 @@ from nnvm.graph.passes import (
     finish_prepare,
     fold_constant,
     fold_scale_axis,
+    gradient,
     graph_fuse,
     infer_type,
     own_outputs,
@@ -21,6 +22,6 @@ from nnvm.graph.passes import (
 
 __all__ = [
     "alter_op_layout", "canonicalize_matmul", "canonicalize_reshape", "eliminate_common", "eliminate_dead",
-    "eliminate_identity", "finish_prepare", "fold_constant", "fold_scale_axis", "graph_fuse", "infer_type",
-    "own_outputs", "plan_memory", "precompute_prune", "replace_op", "simplify_inference",
+    "eliminate_identity", "finish_prepare", "fold_constant", "fold_scale_axis", "gradient", "graph_fuse",
+    "infer_type", "own_outputs", "plan_memory", "precompute_prune", "replace_op", "simplify_inference",
 ]  # fmt: skip
