@@ -135,8 +135,8 @@ def _lrn(call: Call, g: Value) -> Value:
     axis, size = resolve_axis(a["axis"], x.rank), a["size"]
     before, after = size // 2, (size - 1) // 2
     share = a["alpha"] / size
-    base = _window_sum(x * x, axis, before, after) * share + a["bias"]
-    scale = base.op("power", -a["beta"])
+    base: Value = _window_sum(x * x, axis, before, after) * share + a["bias"]
+    scale: Value = base.op("power", -a["beta"])
     # element j is in the window of i where i is in the mirrored window of j
     spread = _window_sum(g * x * scale / base, axis, after, before)
     factor: float = 2 * share * a["beta"]
