@@ -1,0 +1,114 @@
+"""The interface of ONNX's own tests: `onnx.backend.base.Backend`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from nnvm.dtype import BF16
+from nnvm.frontend.onnx.importer import Imported, UnsupportedModel, UnsupportedNode, from_onnx
+from nnvm.frontend.onnx.session import Session
+from nnvm.graph import TensorType
+
+__all__ = ["Prepared", "backend_class"]
+
+Array = np.ndarray[Any, Any]
+
+
+class Prepared:
+    """A model ready to run on numpy arrays.
+
+    Inputs whose values decide shapes (the second one of Reshape, say) make the model be compiled for these values, at
+    the first call that has them.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        initialised = {t.name for t in model.graph.initializer}
+        self.names = [i.name for i in model.graph.input if i.name not in initialised]
+        self.fixed: frozenset[str] = frozenset()
+        self._sessions: dict[tuple[object, ...], tuple[Session, list[TensorType]]] = {}
+        try:
+            self._session({})
+        except UnsupportedModel as e:
+            if not e.needs:
+                raise
+            self.fixed = e.needs
+
+    def run(self, inputs: Sequence[Array] | Mapping[str, Array]) -> tuple[Array, ...]:
+        """The outputs in the model's order; UnsupportedModel where the model cannot be run for these inputs."""
+        given = [inputs[n] for n in self.names] if isinstance(inputs, Mapping) else list(inputs)
+        arrays = dict(zip(self.names, map(_bits, given), strict=True))
+        while True:
+            values = {n: arrays[n] for n in self.names if n in self.fixed}
+            try:
+                session, types = self._session(values)
+                break
+            except UnsupportedModel as e:
+                if not e.needs - self.fixed:
+                    raise
+                self.fixed |= e.needs
+        results = session.run([arrays[v.name] for v in session.inputs])
+        return tuple(_values(r, t) for r, t in zip(results, types))
+
+    def _session(self, values: Mapping[str, Array]) -> tuple[Session, list[TensorType]]:
+        key = tuple((n, a.shape, a.tobytes()) for n, a in sorted(values.items()))
+        if key not in self._sessions:
+            imported = from_onnx(self.model, values=values)
+            self._sessions[key] = _compile(imported), [e.type for e in imported.graph.outputs]
+        return self._sessions[key]
+
+
+def _compile(imported: Imported) -> Session:
+    try:
+        return Session(imported.graph, imported.params)
+    except (ValueError, NotImplementedError) as e:
+        raise UnsupportedModel([UnsupportedNode("compiler", "the whole graph", 0, str(e))]) from e
+
+
+def _bits(array: Any) -> Array:
+    array = np.asarray(array)
+    bits: Array = array.view(np.uint16) if array.dtype.name == "bfloat16" else array
+    return bits
+
+
+def _values(array: Array, t: TensorType) -> Array:
+    if t.dtype != BF16:
+        return array
+    import ml_dtypes
+
+    return array.view(ml_dtypes.bfloat16)
+
+
+@cache
+def backend_class() -> type:
+    """The class `nnvm.frontend.onnx.Backend`; needs the package `onnx`."""
+    from onnx.backend.base import Backend
+
+    class NNVMBackend(Backend):
+        """Compiles ONNX models for this machine's CPU."""
+
+        @classmethod
+        def prepare(cls, model: Any, device: str = "CPU", **kwargs: Any) -> Any:
+            """The model, compiled. UnsupportedModel lists what cannot be imported."""
+            if not cls.supports_device(device):
+                raise ValueError(f"unknown device {device}; known: CPU")
+            return Prepared(model)
+
+        @classmethod
+        def supports_device(cls, device: str) -> bool:
+            return device.split(":")[0] == "CPU"
+
+        @classmethod
+        def is_compatible(cls, model: Any, device: str = "CPU", **kwargs: Any) -> bool:
+            """Whether the model can be imported, with values for some of its inputs perhaps."""
+            try:
+                from_onnx(model)
+            except UnsupportedModel as e:
+                return bool(e.needs)
+            return cls.supports_device(device)
+
+    return NNVMBackend

@@ -1,0 +1,248 @@
+"""ONNX models to graphs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import nnvm.ops  # noqa: F401  registers the operators
+from nnvm.dim import Dim, symbol
+from nnvm.frontend.onnx import convert  # noqa: F401  registers the converters
+from nnvm.frontend.onnx.functions import inline_definitions
+from nnvm.frontend.onnx.protos import array_of, element_type
+from nnvm.frontend.onnx.sizes import fold_sizes
+from nnvm.frontend.onnx.table import Context, NeedsValue, Unsupported, Value, find, materialise, of_array
+from nnvm.graph import Graph, Node, NodeEntry, TensorType, TypeInferenceError, apply, variable
+
+__all__ = ["Imported", "UnsupportedModel", "UnsupportedNode", "from_onnx"]
+
+Array = np.ndarray[Any, Any]
+
+#: Integer and bool initialisers of up to so many elements become constants.
+SMALL = 4096
+
+
+class Imported(NamedTuple):
+    """A model as a graph.
+
+    Attributes:
+        graph: its inputs are the model's, then variables of kind ``param``.
+        params: arrays of the params, by name (bfloat16 as its uint16 bits).
+    """
+
+    graph: Graph
+    params: dict[str, Array]
+
+
+@dataclass(frozen=True)
+class UnsupportedNode:
+    """A node that cannot be imported.
+
+    Attributes:
+        op: its type, with the domain in front where it is not ONNX's own.
+        needs: graph inputs whose values would have to be known.
+    """
+
+    op: str
+    name: str
+    opset: int
+    reason: str
+    needs: frozenset[str] = frozenset()
+
+    def __str__(self) -> str:
+        return f"{self.op} (opset {self.opset}) at {self.name}: {self.reason}"
+
+
+class UnsupportedModel(ValueError):
+    """The model has nodes, inputs or outputs that cannot be imported; `nodes` lists all of them."""
+
+    def __init__(self, nodes: Sequence[UnsupportedNode]) -> None:
+        self.nodes = tuple(nodes)
+        super().__init__("the model cannot be imported:\n" + "\n".join(f"  {n}" for n in nodes))
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Graph inputs whose values would make it importable; empty where that is not enough."""
+        if not all(n.needs for n in self.nodes):
+            return frozenset()
+        return frozenset().union(*(n.needs for n in self.nodes))
+
+
+def from_onnx(
+    model: Any, shapes: Mapping[str, Sequence[int | str]] | None = None, values: Mapping[str, Array] | None = None
+) -> Imported:
+    """Imports an ONNX model, opsets 7 and later.
+
+    Args:
+        model: an `onnx.ModelProto`, or the path of a file (with its external data next to it).
+        shapes: shapes of inputs by name, where they are to differ from the model's; a str is a symbolic size.
+        values: arrays of inputs that are to be constants.
+
+    Raises:
+        UnsupportedModel: lists everything that cannot be imported.
+    """
+    import onnx
+    import onnx.inliner
+
+    if isinstance(model, (str, os.PathLike)):
+        model = onnx.load(os.fspath(model))
+    if len(model.functions):
+        model = onnx.inliner.inline_local_functions(model)
+    model = inline_definitions(model)
+    return _Importer(model, shapes or {}, values or {}).run()
+
+
+class _Importer:
+    def __init__(self, model: Any, shapes: Mapping[str, Sequence[int | str]], values: Mapping[str, Array]) -> None:
+        self.model, self.shapes, self.values = model, shapes, values
+        self.opsets = {o.domain if o.domain != "ai.onnx" else "": o.version for o in model.opset_import}
+        self.env: dict[str, Value | None] = {"": None}
+        self.failed: list[UnsupportedNode] = []
+        self.broken: set[str] = set()  # values that could not be computed
+        self.params: dict[str, Array] = {}
+        self.inputs: list[Node] = []
+
+    def run(self) -> Imported:
+        graph = self.model.graph
+        initialised = {t.name for t in graph.initializer}
+        for tensor in graph.sparse_initializer:
+            self._refuse("sparse initializer", tensor.values.name, "sparse tensors")
+            self.broken.add(tensor.values.name)
+        for tensor in graph.initializer:
+            self._initializer(tensor)
+        for info in graph.input:
+            if info.name not in initialised:
+                self._input(info)
+        for position, node in enumerate(graph.node):
+            self._node(node, position)
+        outputs = [e for o in graph.output if (e := self._output(o)) is not None]
+        if self.failed:
+            raise UnsupportedModel(self.failed)
+        imported = Graph(tuple(outputs), tuple(self.inputs))
+        used = {n.name: n for n in imported.nodes if n.is_variable and n.name in self.params}
+        whole = Graph(tuple(outputs), (*self.inputs, *used.values()))
+        return Imported(whole, {name: self.params[name] for name in used})
+
+    def _refuse(self, op: str, name: str, reason: str, domain: str = "", needs: frozenset[str] = frozenset()) -> None:
+        opset = self.opsets.get(domain, 0)
+        self.failed.append(UnsupportedNode(f"{domain}.{op}" if domain else op, name, opset, reason, needs))
+
+    def _initializer(self, tensor: Any) -> None:
+        try:
+            array, dtype = array_of(tensor)
+        except Unsupported as e:
+            self._refuse("initializer", tensor.name, str(e))
+            self.broken.add(tensor.name)
+            return
+        if not dtype.is_float and array.size <= SMALL:
+            self.env[tensor.name] = of_array(array, dtype)
+        else:
+            self.params[tensor.name] = array
+            self.env[tensor.name] = variable(tensor.name, TensorType(array.shape, dtype), "param")
+
+    def _input(self, info: Any) -> None:
+        try:
+            entry = variable(info.name, self._type(info))
+        except Unsupported as e:
+            self._refuse("input", info.name, str(e))
+            self.broken.add(info.name)
+            return
+        self.inputs.append(entry.node)
+        self.env[info.name] = entry
+        if info.name in self.values:
+            self.env[info.name] = of_array(self.values[info.name], entry.type.dtype)
+
+    def _type(self, info: Any) -> TensorType:
+        if not info.type.HasField("tensor_type"):
+            raise Unsupported(f"a {info.type.WhichOneof('value') or 'value without type'}")
+        tensor = info.type.tensor_type
+        dtype = element_type(tensor.elem_type)
+        if info.name in self.values:
+            return TensorType(self.values[info.name].shape, dtype)
+        if info.name in self.shapes:
+            given = self.shapes[info.name]
+            return TensorType(tuple(symbol(d) if isinstance(d, str) else int(d) for d in given), dtype)
+        if not tensor.HasField("shape"):
+            raise Unsupported("its shape is not given")
+        return TensorType(tuple(_dim(d, f"{info.name}_{i}") for i, d in enumerate(tensor.shape.dim)), dtype)
+
+    def _node(self, node: Any, position: int) -> None:
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        name = node.name or f"node {position} ({', '.join(node.output)})"
+        opset = self.opsets.get(domain, 0)
+        converter = find(domain, node.op_type, opset)
+        outputs = [o for o in node.output if o]
+        if converter is None or not (domain or opset >= 7):
+            self._refuse(node.op_type, name, "no converter" if opset >= 7 or domain else "opset before 7", domain)
+            self.broken.update(outputs)
+            return
+        if any(i in self.broken for i in node.input):
+            self.broken.update(outputs)
+            return
+        try:
+            if unknown := [i for i in node.input if i not in self.env]:
+                raise Unsupported(f"nothing gives its input {unknown[0]}")
+            attrs = {a.name: _attribute(a) for a in node.attribute}
+            inputs = [self.env[i] for i in node.input]
+            context = Context(node.op_type, inputs, attrs, opset, [bool(o) for o in node.output], self.params)
+            folded = fold_sizes(context)
+            result = converter(context) if folded is None else folded
+            results: list[Value | None] = list(result) if isinstance(result, Sequence) else [result]
+            if missing := [o for o, r in zip(node.output, [*results, *[None] * len(node.output)]) if o and r is None]:
+                raise Unsupported(f"its output {missing[0]}")
+        except NeedsValue as e:
+            self._refuse(node.op_type, name, str(e), domain, e.inputs)
+            self.broken.update(outputs)
+        except (Unsupported, TypeInferenceError) as e:
+            self._refuse(node.op_type, name, str(e), domain)
+            self.broken.update(outputs)
+        else:
+            self.env.update((o, r) for o, r in zip(node.output, results) if o)
+
+    def _output(self, info: Any) -> NodeEntry | None:
+        if info.name in self.broken:
+            return None
+        value = self.env.get(info.name)
+        if value is None:
+            self._refuse("output", info.name, "nothing gives it")
+            return None
+        declared = info.type.tensor_type.elem_type if info.type.HasField("tensor_type") else 0
+        try:
+            entry = materialise(value)
+            if declared and element_type(declared) != entry.type.dtype:
+                raise Unsupported(f"it is {entry.type}, the model says {element_type(declared)}")
+        except Unsupported as e:
+            self._refuse("output", info.name, str(e))
+            return None
+        if entry.node.is_variable or entry.node.is_constant:
+            return apply("identity", [entry])[0]
+        return entry
+
+
+def _dim(d: Any, fallback: str) -> Dim:
+    if d.HasField("dim_value"):
+        return int(d.dim_value)
+    name = d.dim_param or fallback
+    return symbol("".join(c if c.isalnum() else "_" for c in name))
+
+
+def _attribute(a: Any) -> Any:
+    """An attribute's value: numbers, str, tuples of these, or (array, DType) of a tensor."""
+    import onnx
+
+    kinds = onnx.AttributeProto
+    if a.type in (kinds.FLOAT, kinds.INT):
+        return a.f if a.type == kinds.FLOAT else a.i
+    if a.type == kinds.STRING:
+        return a.s.decode()
+    if a.type == kinds.TENSOR:
+        return array_of(a.t)
+    if a.type in (kinds.FLOATS, kinds.INTS):
+        return tuple(a.floats if a.type == kinds.FLOATS else a.ints)
+    if a.type == kinds.STRINGS:
+        return tuple(s.decode() for s in a.strings)
+    raise Unsupported(f"attribute {a.name} of kind {kinds.AttributeType.Name(a.type)}")
