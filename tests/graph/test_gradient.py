@@ -1,4 +1,4 @@
-"""Gradient: what it sums, prunes and refuses; and a network trained with it."""
+"""Gradient: what it sums, prunes and refuses."""
 
 import numpy as np
 import pytest
