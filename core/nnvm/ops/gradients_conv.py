@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from nnvm.dim import numel
 from nnvm.graph.passes.gradient import NotDifferentiableError
 from nnvm.ops.gradient_terms import Call, Value, gradient_of
 from nnvm.ops.nn_conv import SPATIAL, per_axis
@@ -34,7 +35,7 @@ def _by_weight(data: Value, g: Value, kernel: tuple[int, ...], geometry: Mapping
     """
     rank, groups = len(kernel), geometry["groups"]
     if any(not isinstance(d, int) for d in (*data.shape, *g.shape)):
-        raise NotDifferentiableError("a convolution has a gradient by its weight for known sizes only")
+        return _by_weight_of_columns(data, g, kernel, geometry)
     batch, channels, *extents = data.shape
     spatial = tuple(range(2, rank + 2))
     rows = data.reshape(batch, groups, channels // groups, *extents)
@@ -44,6 +45,19 @@ def _by_weight(data: Value, g: Value, kernel: tuple[int, ...], geometry: Mapping
     if found.shape[2:] != kernel:  # windows that the strides left out
         found = found.op("slice", begin=(0,) * found.rank, end=(*found.shape[:2], *kernel))
     return found.transpose(1, 0, *spatial)
+
+
+def _by_weight_of_columns(data: Value, g: Value, kernel: tuple[int, ...], geometry: Mapping[str, Any]) -> Value:
+    """The same where sizes are known only at the call, when no weight of a convolution can be: as matrix products."""
+    groups, (batch, channels) = geometry["groups"], g.shape[:2]
+    columns = data.op("im2col", kernel_size=kernel, **{k: v for k, v in geometry.items() if k != "groups"})
+    positions = numel(g.shape[2:])
+    if columns.shape[2] != positions:
+        raise NotDifferentiableError("a transposed convolution with this output_padding needs known sizes")
+    rows = columns.reshape(batch, groups, known(columns.shape[1]) // groups, positions)
+    heads = g.reshape(batch, groups, known(channels) // groups, positions)
+    products = heads.op("matmul", rows, transpose_b=True).sum((0,))
+    return products.reshape(known(channels), known(data.shape[1]) // groups, *kernel)
 
 
 def _bias(call: Call, g: Value) -> list[Value]:
