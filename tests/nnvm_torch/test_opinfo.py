@@ -27,8 +27,8 @@ NATIVE = [
 #: Operators that ATen runs, in part or as a whole.
 FALLBACK = ["cummax", "fft.fft", "linalg.inv", "median"]
 #: What cannot be compared: random, uninitialised, or not traceable.
-LEFT_OUT = ("empty", "rand", "dropout", "bernoulli", "multinomial", "normal", "resize", "uniform", "geometric", "cauchy",
-            "exponential", "log_normal")  # fmt: skip
+LEFT_OUT = ("empty", "rand", "dropout", "bernoulli", "multinomial", "normal", "resize", "uniform", "geometric",
+            "cauchy", "exponential", "log_normal")  # fmt: skip
 
 
 def check(name, dtype, count):

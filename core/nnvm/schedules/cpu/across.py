@@ -68,7 +68,8 @@ def _tile_axis(program: RowProgram, vector: Axis, count: int) -> Axis | None:
         return None
     address = program.results[0].address
     strides = {a: address.terms.get(a.var, 0) for a in program.kept if a is not vector}
-    known = {a: s for a, s in strides.items() if isinstance(s, int) and s > 0 and isinstance(a.extent, int) and a.extent}
+    sized = {a: s for a, s in strides.items() if isinstance(a.extent, int) and a.extent > 0}
+    known = {a: s for a, s in sized.items() if isinstance(s, int) and s > 0}
     return min(known, key=lambda a: known[a], default=None)
 
 
