@@ -113,3 +113,82 @@ def test_a_type_that_the_model_contradicts_is_refused():
     net = model([("Neg", ["x"], ["y"])], {"x": ([3], F)}, {"y": ([3], TensorProto.DOUBLE)})
     with pytest.raises(UnsupportedModel, match="the model says float64"):
         from_onnx(net)
+
+
+def reference(net, *arrays):
+    from onnx.reference import ReferenceEvaluator
+
+    return ReferenceEvaluator(net).run(None, dict(zip([i.name for i in net.graph.input], arrays)))
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("equation, shapes", [
+    ("bij,bjk->bik", [(2, 3, 4), (2, 4, 5)]), ("bhqd,bhkd->bhqk", [(2, 2, 3, 4), (2, 2, 5, 4)]),
+    ("...i,ij->...j", [(2, 3, 4), (4, 5)]), ("ij,jk,kl->il", [(2, 3), (3, 4), (4, 5)]), ("ij->ji", [(2, 3)]),
+    ("ijk->j", [(2, 3, 4)]), ("i,j", [(2,), (3,)]),
+])  # fmt: skip
+def test_einsum(equation, shapes):
+    names = [f"x{i}" for i in range(len(shapes))]
+    net = model([("Einsum", names, ["y"], {"equation": equation})], {n: (s, F) for n, s in zip(names, shapes)},
+                {"y": (None, F)})  # fmt: skip
+    arrays = [normal(*s, seed=i) for i, s in enumerate(shapes)]
+    (y,) = Backend.run_model(net, arrays)
+    np.testing.assert_allclose(y, np.einsum(equation, *arrays), 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("coordinates", ["half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel"])
+@pytest.mark.parametrize("size", [(8, 10), (3, 7), (1, 5)])
+def test_resize(mode, coordinates, size):
+    if coordinates == "pytorch_half_pixel" and size[0] == 1:
+        size = (2, 5)  # for one output the specification has 0, the reference implementation -0.5
+    attrs = {"mode": mode, "coordinate_transformation_mode": coordinates, "nearest_mode": "floor"}
+    net = model([("Resize", ["x", "", "", "s"], ["y"], attrs)], {"x": ([1, 2, 4, 5], F)}, {"y": (None, F)},
+                {"s": np.array([1, 2, *size])})  # fmt: skip
+    x = normal(1, 2, 4, 5)
+    (y,) = Backend.run_model(net, [x])
+    np.testing.assert_allclose(y, reference(net, x)[0], 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+def test_lstm_directions(direction):
+    d = 2 if direction == "bidirectional" else 1
+    weights = {"w": normal(d, 12, 4), "r": normal(d, 12, 3, seed=1), "b": normal(d, 24, seed=2)}
+    attrs = {"hidden_size": 3, "direction": direction}
+    net = model([("LSTM", ["x", "w", "r", "b"], ["y", "h", "c"], attrs)], {"x": ([5, 2, 4], F)},
+                {"y": (None, F), "h": (None, F), "c": (None, F)}, weights)  # fmt: skip
+    x = normal(5, 2, 4, seed=3)
+    y, h, _ = Backend.run_model(net, [x])
+
+    def sigmoid(v):
+        return 1 / (1 + np.exp(-v))
+
+    for k in range(d):
+        backwards = direction == "reverse" or k == 1
+        hidden = memory = np.zeros((2, 3), np.float32)
+        for t in range(5)[:: -1 if backwards else 1]:
+            gates = x[t] @ weights["w"][k].T + hidden @ weights["r"][k].T + weights["b"][k].reshape(2, 12).sum(0)
+            i, o, f, g = np.split(gates, 4, 1)
+            memory = sigmoid(f) * memory + sigmoid(i) * np.tanh(g)
+            hidden = sigmoid(o) * np.tanh(memory)
+            np.testing.assert_allclose(y[t, k], hidden, 1e-4, 1e-5)
+        np.testing.assert_allclose(h[k], hidden, 1e-4, 1e-5)
+
+
+def test_if_takes_the_branch_that_is_known():
+    value = helper.make_tensor_value_info
+    branches = [helper.make_graph([helper.make_node(op, ["x"], [f"{op}_y"])], op, [], [value(f"{op}_y", F, None)])
+                for op in ("Neg", "Abs")]  # fmt: skip
+    nodes = [("Shape", ["x"], ["s"]), ("Size", ["s"], ["rank"]), ("Equal", ["rank", "two"], ["is2"]),
+             ("If", ["is2"], ["y"], {"then_branch": branches[0], "else_branch": branches[1]})]  # fmt: skip
+    for rank in (2, 3):
+        x = normal(*range(2, 2 + rank))
+        net = model(nodes, {"x": (x.shape, F)}, {"y": (None, F)}, {"two": np.int64(2)})
+        np.testing.assert_array_equal(Backend.run_model(net, [x])[0], -x if rank == 2 else np.abs(x))
+    known = model([("If", ["c"], ["y"], {"then_branch": branches[0], "else_branch": branches[1]})],
+                  {"x": ([3], F), "c": ([], TensorProto.BOOL)}, {"y": ([3], F)})  # fmt: skip
+    with pytest.raises(UnsupportedModel, match="the condition must be known"):
+        from_onnx(known)

@@ -176,6 +176,9 @@ class _Importer:
         opset = self.opsets.get(domain, 0)
         converter = find(domain, node.op_type, opset)
         outputs = [o for o in node.output if o]
+        if node.op_type == "If" and not domain and node.input[0] not in self.broken:
+            self._if(node, name)
+            return
         if converter is None or not (domain or opset >= 7):
             self._refuse(node.op_type, name, "no converter" if opset >= 7 or domain else "opset before 7", domain)
             self.broken.update(outputs)
@@ -202,6 +205,27 @@ class _Importer:
             self.broken.update(outputs)
         else:
             self.env.update((o, r) for o, r in zip(node.output, results) if o)
+
+    def _if(self, node: Any, name: str) -> None:
+        """The branch that is taken, in place: the condition must be known. Names are unique over all subgraphs."""
+        try:
+            context = Context("If", [self.env[node.input[0]]], {}, self.opsets[""], [], self.params)
+            taken = bool(context.value(0, "the condition").ravel()[0])
+        except Unsupported as e:
+            needs = e.inputs if isinstance(e, NeedsValue) else frozenset()
+            self._refuse("If", name, str(e), needs=needs)
+            self.broken.update(node.output)
+            return
+        branch = next(a.g for a in node.attribute if a.name == ("then_branch" if taken else "else_branch"))
+        for tensor in branch.initializer:
+            self._initializer(tensor)
+        for position, inner in enumerate(branch.node):
+            self._node(inner, position)
+        for outer, info in zip(node.output, branch.output):
+            if info.name in self.env:
+                self.env[outer] = self.env[info.name]
+            else:
+                self.broken.add(outer)
 
     def _output(self, info: Any) -> NodeEntry | None:
         if info.name in self.broken:

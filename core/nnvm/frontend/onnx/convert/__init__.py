@@ -1,5 +1,5 @@
 """Converters of ONNX operators by family; importing this registers them."""
 
-from nnvm.frontend.onnx.convert import elementwise, indexing, nn, reduction, shape
+from nnvm.frontend.onnx.convert import einsum, elementwise, indexing, nn, quantize, recurrent, reduction, resize, shape
 
-__all__ = ["elementwise", "indexing", "nn", "reduction", "shape"]
+__all__ = ["einsum", "elementwise", "indexing", "nn", "quantize", "recurrent", "reduction", "resize", "shape"]

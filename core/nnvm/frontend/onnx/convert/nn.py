@@ -131,8 +131,6 @@ def global_pool(c: Context) -> NodeEntry:
 @converts("MatMul")
 def matmul(c: Context) -> NodeEntry:
     a, b = c[0], c[1]
-    if not a.type.dtype.is_float:
-        raise Unsupported(f"elements of type {a.type.dtype}")
     left, right = a.type.rank == 1, b.type.rank == 1
     a = emit("expand_dims", a, axis=0) if left else a
     b = emit("expand_dims", b, axis=1) if right else b

@@ -1,0 +1,142 @@
+"""LSTM, GRU and RNN: the steps one after another, so sequences have a known length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from nnvm.frontend.onnx.convert.shape import cut
+from nnvm.frontend.onnx.table import Context, Unsupported, converts, emit, scalar
+from nnvm.graph import NodeEntry
+
+__all__: list[str] = []
+
+State = tuple[NodeEntry, ...]
+#: (projection of the input of one step, state) -> new state; the first of the state is the output
+Cell = Callable[[NodeEntry, State], State]
+LONGEST = 512
+
+ACTIVATIONS = {"sigmoid": "sigmoid", "tanh": "tanh", "relu": "relu"}
+
+
+def _part(x: NodeEntry, axis: int, i: int, n: int = 1) -> NodeEntry:
+    """The `i`-th of pieces of `n` along an axis."""
+    return cut(x, axis, i * n, (i + 1) * n)
+
+
+def _direction(x: NodeEntry, d: int) -> NodeEntry:
+    return emit("reshape", _part(x, 0, d), shape=x.type.shape[1:])
+
+
+def _activation(name: str) -> Callable[[NodeEntry], NodeEntry]:
+    if name.lower() not in ACTIVATIONS:
+        raise Unsupported(f"the activation {name}")
+    return lambda x: emit(ACTIVATIONS[name.lower()], x)
+
+
+@converts("LSTM", "GRU", "RNN")
+def recurrent(c: Context) -> list[NodeEntry | None]:
+    if c.attrs.get("layout", 0) or c.attrs.get("clip", 0) or c.has(4):
+        raise Unsupported("layout 1, clipping or lengths of sequences")
+    x, weights, hidden = c[0], c[1], c.attrs["hidden_size"]
+    length, batch = x.type.shape[:2]
+    if not isinstance(length, int) or not 1 <= length <= LONGEST:
+        raise Unsupported(f"a sequence of {length} steps")
+    kind = c.attrs.get("direction", "forward")
+    count = 2 if kind == "bidirectional" else 1
+    states = 2 if c.op == "LSTM" else 1
+    names = c.attrs.get("activations") or CELLS[c.op][1] * count
+    each = len(names) // count
+    outputs: list[list[NodeEntry]] = []
+    last: list[list[NodeEntry]] = []
+    for d in range(count):
+        w, r = _direction(weights, d), _direction(c[2], d)
+        bias = _direction(c[3], d) if c.has(3) else None
+        zero = emit("full", shape=(batch, hidden), dtype=x.type.dtype, value=0)
+        state: State = tuple(_direction(c[5 + s], d) if c.has(5 + s) else zero for s in range(states))
+        acts = [_activation(n) for n in names[d * each : (d + 1) * each]]
+        cell, projected = CELLS[c.op][0](c, x, w, r, bias, acts, d)
+        steps: list[NodeEntry] = []
+        backwards = kind == "reverse" or d == 1
+        for t in reversed(range(length)) if backwards else range(length):
+            state = cell(emit("reshape", _part(projected, 0, t), shape=projected.type.shape[1:]), state)
+            steps.append(state[0])
+        outputs.append(steps[::-1] if backwards else steps)
+        last.append(list(state))
+    y = _stacked(outputs, (length, count, batch, hidden))
+    final = [emit("reshape", emit("concatenate", *[s[k] for s in last], axis=0), shape=(count, batch, hidden))
+             for k in range(states)]  # fmt: skip
+    return [y, *final]
+
+
+def _stacked(outputs: Sequence[Sequence[NodeEntry]], shape: tuple[object, ...]) -> NodeEntry:
+    every = [direction[t] for t in range(len(outputs[0])) for direction in outputs]
+    return emit("reshape", emit("concatenate", *every, axis=0), shape=shape)
+
+
+def _halves(bias: NodeEntry | None, gates: int, hidden: int) -> tuple[NodeEntry | None, NodeEntry | None]:
+    """Biases of the input's and of the state's products."""
+    return (None, None) if bias is None else (_part(bias, 0, 0, gates * hidden), _part(bias, 0, 1, gates * hidden))
+
+
+def _affine(x: NodeEntry, w: NodeEntry, bias: NodeEntry | None) -> NodeEntry:
+    return emit("dense", x, w, *([] if bias is None else [bias]))
+
+
+def _lstm(c: Context, x: NodeEntry, w: NodeEntry, r: NodeEntry, bias: NodeEntry | None,
+          acts: Sequence[Callable[[NodeEntry], NodeEntry]], d: int) -> tuple[Cell, NodeEntry]:  # fmt: skip
+    n = c.attrs["hidden_size"]
+    if c.attrs.get("input_forget", 0):
+        raise Unsupported("input_forget")
+    peep = _direction(c[7], d) if c.has(7) else None
+    wb, rb = _halves(bias, 4, n)
+    f, g, h = acts
+
+    def peeped(gate: NodeEntry, i: int, state: NodeEntry) -> NodeEntry:
+        return gate if peep is None else emit("add", gate, emit("multiply", _part(peep, 0, i, n), state))
+
+    def cell(projected: NodeEntry, state: State) -> State:
+        hidden, memory = state
+        gates = emit("add", projected, _affine(hidden, r, rb))
+        i, o, forget, new = (_part(gates, 1, k, n) for k in range(4))
+        kept = emit("multiply", f(peeped(forget, 2, memory)), memory)
+        memory = emit("add", kept, emit("multiply", f(peeped(i, 0, memory)), g(new)))
+        return emit("multiply", f(peeped(o, 1, memory)), h(memory)), memory
+
+    return cell, _affine(x, w, wb)
+
+
+def _gru(c: Context, x: NodeEntry, w: NodeEntry, r: NodeEntry, bias: NodeEntry | None,
+         acts: Sequence[Callable[[NodeEntry], NodeEntry]], d: int) -> tuple[Cell, NodeEntry]:  # fmt: skip
+    n = c.attrs["hidden_size"]
+    wb, rb = _halves(bias, 3, n)
+    f, g = acts
+    update_reset, candidate = cut(r, 0, 0, 2 * n), _part(r, 0, 2, n)
+    rb_gates = None if rb is None else cut(rb, 0, 0, 2 * n)
+    rb_new = None if rb is None else _part(rb, 0, 2, n)
+    one = scalar(1, x.type.dtype)
+
+    def cell(projected: NodeEntry, state: State) -> State:
+        (hidden,) = state
+        gates = f(emit("add", cut(projected, 1, 0, 2 * n), _affine(hidden, update_reset, rb_gates)))
+        z, reset = _part(gates, 1, 0, n), _part(gates, 1, 1, n)
+        if c.attrs.get("linear_before_reset", 0):
+            recurrent_part = emit("multiply", reset, _affine(hidden, candidate, rb_new))
+        else:
+            recurrent_part = _affine(emit("multiply", reset, hidden), candidate, rb_new)
+        new = g(emit("add", _part(projected, 1, 2, n), recurrent_part))
+        return (emit("add", emit("multiply", emit("subtract", one, z), new), emit("multiply", z, hidden)),)
+
+    return cell, _affine(x, w, wb)
+
+
+def _rnn(c: Context, x: NodeEntry, w: NodeEntry, r: NodeEntry, bias: NodeEntry | None,
+         acts: Sequence[Callable[[NodeEntry], NodeEntry]], d: int) -> tuple[Cell, NodeEntry]:  # fmt: skip
+    wb, rb = _halves(bias, 1, c.attrs["hidden_size"])
+
+    def cell(projected: NodeEntry, state: State) -> State:
+        return (acts[0](emit("add", projected, _affine(state[0], r, rb))),)
+
+    return cell, _affine(x, w, wb)
+
+
+CELLS = {"LSTM": (_lstm, ("Sigmoid", "Tanh", "Tanh")), "GRU": (_gru, ("Sigmoid", "Tanh")), "RNN": (_rnn, ("Tanh",))}
