@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
+from nnvm.compiler.build import BuildOptions, compile_graph
 from nnvm.dtype import dtype
 from nnvm.graph import Graph, TensorType, apply, variable
 from nnvm.graph.passes.gradient import gradient
 from nnvm.graph.verify import verify
+from nnvm.runtime.executor import Executor
+from nnvm.runtime.memory import NumpyMemory
 from nnvm.testing.reference import run_graph
 
 
@@ -23,9 +27,16 @@ def uniform(*shape: int, low: float, high: float) -> torch.Tensor:
     return torch.rand(shape, dtype=torch.float64, generator=generator) * (high - low) + low
 
 
+def run_compiled(graph: Graph, arrays: Sequence[np.ndarray[Any, Any]]) -> list[Any]:
+    """The outputs of the graph, by native code."""
+    plan = compile_graph(graph, BuildOptions(verify=True)).plan
+    return Executor(plan, NumpyMemory(), [e.node.attrs["value"] for e in plan.constants]).run(arrays)
+
+
 def check_gradient(
-    op: str, inputs: Sequence[torch.Tensor], expected: Callable[..., Any], tolerance: float = 1e-9, **attrs: Any
-) -> None:
+    op: str, inputs: Sequence[torch.Tensor], expected: Callable[..., Any], tolerance: float = 1e-9,
+    run: Callable[..., Any] = run_graph, **attrs: Any,
+) -> None:  # fmt: skip
     """The gradients of op `op` by its float inputs are those of the torch function `expected`."""
     types = [TensorType(tuple(t.shape), dtype(str(t.dtype).removeprefix("torch."))) for t in inputs]
     entries = [variable(f"p{i}", t) for i, t in enumerate(types)]
@@ -42,7 +53,7 @@ def check_gradient(
     heads = [normal(*t.shape, seed=7 + i) for i, t in enumerate(floats)]
     by = [t for t in leaves if t.is_floating_point()]
     wanted = torch.autograd.grad(floats, by, heads, allow_unused=True, materialize_grads=True)
-    got = run_graph(backward, [t.numpy() for t in (*inputs, *heads)])
+    got = run(backward, [t.numpy() for t in (*inputs, *heads)])
     for name, g, w in zip(wrt, got, wanted, strict=True):
         torch.testing.assert_close(
             torch.from_numpy(g.copy()), w, rtol=tolerance, atol=tolerance, equal_nan=True,

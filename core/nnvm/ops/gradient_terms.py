@@ -101,9 +101,9 @@ class Value:
 
 
 def array(value: np.ndarray[Any, Any], dtype: DType) -> Value:
-    """A constant."""
+    """A constant, contiguous in row-major order."""
     raw = f32_to_bf16(value.astype(np.float32)) if dtype == BF16 else value.astype(dtype.numpy)
-    raw = np.asarray(raw)
+    raw = np.array(raw, order="C")
     return Value(constant(raw, TensorType(tuple(raw.shape), dtype)))
 
 
