@@ -47,7 +47,7 @@ def test_infer_type_names_what_is_missing_or_wrong():
 
 
 def test_a_pass_without_its_requirement_names_the_provider():
-    with pytest.raises(PassError, match="requires the graph attribute 'typed'; run (Gradient or )?InferType"):
+    with pytest.raises(PassError, match=r"requires the graph attribute 'typed'; run (Gradient or )?InferType"):
         apply_passes(graph(var("x", 1)), ["FoldConstant"], PassContext())
 
 
