@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
+from nnvm.dtype import F64, dtype
+from nnvm.graph import Graph, TensorType, apply, variable
+from nnvm.graph.passes.gradient import gradient
+from nnvm.graph.verify import verify
+from nnvm.testing.reference import run_graph
 from tests.ops.gradient_check import check_gradient, normal, uniform
 
 ANY = normal(5, 7) * 2
@@ -86,7 +92,30 @@ def test_at_zero() -> None:
     check_gradient("copysign", [a, b], torch.copysign)
 
 
-def test_where_and_cast() -> None:
+def test_where() -> None:
     c = normal(4, 1) > 0
     check_gradient("where", [c, normal(3, 4, 5), normal(5, seed=3)], torch.where)
-    check_gradient("cast", [normal(3, 4)], lambda x: x.float().double(), tolerance=1e-6, dtype="float64")
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("op", sorted({c[0] for c in UNARY}))
+def test_gradients_have_the_type_of_the_input(op: str, name: str) -> None:
+    t = TensorType((3,), dtype(name))
+    x = variable("x", t)
+    graph = gradient(Graph((apply(op, [x], {})[0],), (x.node,), {"typed": True}), ["x"])
+    verify(graph, op)
+    assert graph.outputs[0].type == t
+
+
+def test_cast() -> None:
+    x = variable("x", TensorType((3,), F64))
+    node = apply("cast", [apply("cast", [x], {"dtype": "float32"})[0]], {"dtype": "float64"})
+    graph = gradient(Graph(node.outputs, (x.node,), {"typed": True}), ["x"])
+    head = np.array([1.0, 0.1, 1e-3])
+    (got,) = run_graph(graph, [head, head])
+    assert got.dtype == np.float64
+    np.testing.assert_array_equal(got, head.astype(np.float32).astype(np.float64))
+    whole = apply("cast", [x], {"dtype": "int64"})
+    back = apply("cast", [whole[0]], {"dtype": "float64"})
+    (none,) = gradient(Graph(back.outputs, (x.node,), {"typed": True}), ["x"]).outputs
+    assert none.node.op.name == "full"
