@@ -87,9 +87,17 @@ def test_everything_unsupported_is_listed():
     assert "Unique (opset 18) at node 1 (b)" in str(e.value)
 
 
-def test_old_opsets_are_refused():
-    with pytest.raises(UnsupportedModel, match="opset before 7"):
-        from_onnx(model([("Relu", ["x"], ["y"])], {"x": ([3], F)}, {"y": ([3], F)}, opset=6))
+def test_old_opsets_are_converted():
+    nodes = [("Add", ["x", "b"], ["y"], {"broadcast": 1})]
+    net = model(nodes, {"x": ([2, 3, 4], F), "b": ([4], F)}, {"y": ([2, 3, 4], F)}, opset=6)
+    x, b = normal(2, 3, 4), normal(4)
+    np.testing.assert_array_equal(Backend.run_model(net, [x, b])[0], x + b)
+
+
+def test_old_slopes_per_channel_are_refused():
+    net = model([("PRelu", ["x", "s"], ["y"])], {"x": ([2, 3, 3], F)}, {"y": ([2, 3, 3], F)}, {"s": normal(3)}, opset=6)
+    with pytest.raises(UnsupportedModel, match="slopes per channel"):
+        from_onnx(net)
 
 
 def test_a_value_that_decides_a_shape():

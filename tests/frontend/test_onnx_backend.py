@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ OPS = {
 
 #: Why cases of these may be refused: the reason as the error gives it.
 REASONS = (
-    r"element type (float8|float4|u?int4|u?int2|string)", "opset before 7", "training", "bfloat16", "storage_order 1",
+    r"element type (float8|float4|u?int4|u?int2|string)", "training", "bfloat16", "storage_order 1",
     "at most half of the window", "an output_shape larger", "elements of type uint8", "reduction (mul|max|min)",
     "the whole graph", "blocks of scales", "lengths of sequences", "the diagonal",
 )  # fmt: skip
@@ -74,3 +75,32 @@ def test_node_cases(cases):
     assert {n: why for n, why in refused.items() if not re.search("|".join(REASONS), why)} == {}
     assert len(chosen) - len(refused) >= 560
     assert len(refused) <= 100
+
+
+def stored(kind):
+    """(name, model, inputs, outputs) of the cases that lie in files."""
+
+    def tensors(folder, what):
+        paths = sorted(folder.glob(f"{what}_*.pb"), key=lambda p: int(p.stem.split("_")[1]))
+        return [onnx.numpy_helper.to_array(onnx.load_tensor(str(p))) for p in paths]
+
+    data = Path(onnx.__file__).parent / "backend" / "test" / "data" / kind
+    for path in sorted(data.glob("*/model.onnx")):
+        for folder in sorted(path.parent.glob("test_data_set_*")):
+            yield path.parent.name, onnx.load(path), tensors(folder, "input"), tensors(folder, "output")
+
+
+@pytest.mark.parametrize("kind, count", [("pytorch-converted", 79), ("pytorch-operator", 35)])
+def test_models_from_pytorch(kind, count):
+    passed = 0
+    for name, model, inputs, wanted in stored(kind):
+        try:
+            results = Backend.run_model(model, inputs)
+        except UnsupportedModel as e:
+            assert re.search("slopes per channel", str(e)), (name, str(e))
+            continue
+        for result, want in zip(results, wanted, strict=True):
+            assert (result.dtype, result.shape) == (want.dtype, want.shape), name
+            np.testing.assert_allclose(result, want, 1e-3, 1e-6, err_msg=name)
+        passed += 1
+    assert passed >= count

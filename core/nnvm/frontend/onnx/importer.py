@@ -24,6 +24,8 @@ Array = np.ndarray[Any, Any]
 
 #: Integer and bool initialisers of up to so many elements become constants.
 SMALL = 4096
+#: Models of older opsets are converted to this one first.
+OLDEST = 7
 
 
 class Imported(NamedTuple):
@@ -75,7 +77,7 @@ class UnsupportedModel(ValueError):
 def from_onnx(
     model: Any, shapes: Mapping[str, Sequence[int | str]] | None = None, values: Mapping[str, Array] | None = None
 ) -> Imported:
-    """Imports an ONNX model, opsets 7 and later.
+    """Imports an ONNX model; one of an opset before 7 is converted by the package `onnx` first.
 
     Args:
         model: an `onnx.ModelProto`, or the path of a file (with its external data next to it).
@@ -90,10 +92,33 @@ def from_onnx(
 
     if isinstance(model, (str, os.PathLike)):
         model = onnx.load(os.fspath(model))
+    if (version := next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), OLDEST)) < OLDEST:
+        model = _raised(model, version)
     if len(model.functions):
         model = onnx.inliner.inline_local_functions(model)
     model = inline_definitions(model)
     return _Importer(model, shapes or {}, values or {}).run()
+
+
+def _raised(model: Any, version: int) -> Any:
+    """An older model as one of the oldest opset that there are converters for, by ONNX's own rules."""
+    import onnx
+    import onnx.version_converter
+
+    sizes = {t.name: tuple(t.dims) for t in model.graph.initializer}
+    for v in model.graph.input:
+        sizes.setdefault(v.name, tuple(d.dim_value for d in v.type.tensor_type.shape.dim))
+    why = "slopes per channel, which ONNX's conversion to opset 7 leaves on the last axis"
+    slopes = [UnsupportedNode("PRelu", n.name or n.output[0], version, why) for n in model.graph.node
+              if n.op_type == "PRelu" and sizes.get(n.input[1]) not in ((), (1,))]  # fmt: skip
+    if slopes:
+        raise UnsupportedModel(slopes)
+    try:
+        return onnx.version_converter.convert_version(model, OLDEST)
+    except (RuntimeError, onnx.checker.ValidationError) as e:
+        why = f"opset before {OLDEST}, and ONNX cannot convert it: {str(e).splitlines()[0]}"
+        nodes = [UnsupportedNode(n.op_type, n.name or n.output[0], version, why) for n in model.graph.node]
+        raise UnsupportedModel(nodes) from None
 
 
 class _Importer:
