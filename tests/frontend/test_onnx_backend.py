@@ -13,21 +13,22 @@ from nnvm.frontend.onnx import Backend, UnsupportedModel  # noqa: E402
 
 #: Operators whose cases pass, but for those that `REASONS` names.
 OPS = {
-    "Abs", "Add", "AffineGrid", "And", "ArgMax", "ArgMin", "BatchNormalization", "Cast", "Ceil", "Clip", "Concat",
-    "ConstantOfShape", "Conv", "ConvInteger", "ConvTranspose", "CumSum", "DepthToSpace", "DequantizeLinear", "Div",
-    "Einsum", "Equal", "Erf", "Exp", "Expand", "Flatten", "Floor", "GRU", "Gather", "GatherElements", "GatherND",
-    "Gelu", "Gemm", "GlobalAveragePool", "Greater", "GroupNormalization", "HardSigmoid", "InstanceNormalization",
-    "LSTM", "LayerNormalization", "LeakyRelu", "Less", "Log", "LogSoftmax", "MatMul", "MatMulInteger", "Max",
-    "MaxPool", "Mean", "Min", "Mod", "Mul", "Neg", "Not", "OneHot", "PRelu", "Pad", "Pow", "QLinearConv",
-    "QLinearMatMul", "QuantizeLinear", "RMSNormalization", "RNN", "Range", "Reciprocal", "ReduceMax", "ReduceMean",
-    "ReduceSum", "ReduceSumSquare", "Relu", "Reshape", "Resize", "RotaryEmbedding", "Round", "ScatterElements",
-    "ScatterND", "Selu", "Shape", "Sigmoid", "Sign", "Slice", "Softmax", "Softplus", "SpaceToDepth", "Split",
-    "Sqrt", "Squeeze", "Sub", "Sum", "Tanh", "Tile", "TopK", "Transpose", "Trilu", "Unsqueeze", "Upsample", "Where",
+    "Abs", "Add", "AffineGrid", "And", "ArgMax", "ArgMin", "AveragePool", "BatchNormalization", "Cast", "Ceil",
+    "Clip", "Compress", "Concat", "ConstantOfShape", "Conv", "ConvInteger", "ConvTranspose", "CumSum",
+    "DepthToSpace", "DequantizeLinear", "Div", "Einsum", "Equal", "Erf", "Exp", "Expand", "Flatten", "Floor", "GRU",
+    "Gather", "GatherElements", "GatherND", "Gelu", "Gemm", "GlobalAveragePool", "Greater", "GroupNormalization",
+    "HardSigmoid", "InstanceNormalization", "LSTM", "LayerNormalization", "LeakyRelu", "Less", "Log", "LogSoftmax",
+    "LpPool", "MatMul", "MatMulInteger", "Max", "MaxPool", "Mean", "Min", "Mod", "Mul", "Neg", "Not", "OneHot",
+    "PRelu", "Pad", "Pow", "QLinearConv", "QLinearMatMul", "QuantizeLinear", "RMSNormalization", "RNN", "Range",
+    "Reciprocal", "ReduceMax", "ReduceMean", "ReduceSum", "ReduceSumSquare", "Relu", "Reshape", "Resize",
+    "RotaryEmbedding", "Round", "ScatterElements", "ScatterND", "Selu", "Shape", "Sigmoid", "Sign", "Slice",
+    "Softmax", "Softplus", "SpaceToDepth", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tanh", "Tile", "TopK",
+    "Transpose", "Trilu", "Unsqueeze", "Upsample", "Where",
 }  # fmt: skip
 
 #: Why cases of these may be refused: the reason as the error gives it.
 REASONS = (
-    r"element type (float8|float4|u?int4|u?int2|string)", "training", "bfloat16", "storage_order 1",
+    r"element type (float8|float4|u?int4|u?int2|string)", "training", "bfloat16", "storage_order 1", "dilations",
     "at most half of the window", "an output_shape larger", "elements of type uint8", "reduction (mul|max|min)",
     "the whole graph", "blocks of scales", "lengths of sequences", "the diagonal",
 )  # fmt: skip

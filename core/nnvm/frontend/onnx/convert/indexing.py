@@ -72,3 +72,10 @@ def scatter_nd(c: Context) -> NodeEntry:
         raise Unsupported(f"reduction {reduction}")
     at = _coordinates(c[0], c[1], 0)
     return emit("index_put", c[0], c[2], *at, axes=tuple(range(len(at))), accumulate=reduction == "add")
+
+
+@converts("Compress")
+def compress(c: Context) -> NodeEntry:
+    x = c[0] if "axis" in c.attrs else emit("reshape", c[0], shape=(c[0].type.numel,))
+    kept = np.flatnonzero(c.value(1, "the condition"))
+    return emit("take", x, of_array(kept.astype(np.int64), I64), axis=c.axis(0, x.type.rank), mode="wrap")

@@ -91,6 +91,14 @@ def conv_transpose(c: Context) -> NodeEntry:
                 groups=c.attrs.get("group", 1), output_padding=more)  # fmt: skip
 
 
+def _widely_padded(x: NodeEntry, padding: Pads, kernel: Sequence[int], value: float) -> tuple[NodeEntry, Pads]:
+    """(data, padding left to the pool): padding over half of the window, which pools do not take, is done first."""
+    if all(max(p) <= k // 2 for p, k in zip(padding, kernel)):
+        return x, padding
+    width = ((0, 0), (0, 0), *padding)
+    return emit("pad", x, pad_width=width, mode="constant", value=value), ((0, 0),) * len(kernel)
+
+
 @converts("MaxPool", "AveragePool")
 def pool(c: Context) -> NodeEntry | list[NodeEntry]:
     x = c[0]
@@ -101,7 +109,10 @@ def pool(c: Context) -> NodeEntry | list[NodeEntry]:
     strides = tuple(c.attrs.get("strides", (1,) * rank))
     dilation = tuple(c.attrs.get("dilations", (1,) * rank))
     padding = _padding(c, x.type.shape[2:], kernel, strides, dilation)
-    common = {"pool_size": kernel, "strides": strides, "padding": padding, "ceil_mode": bool(c.attrs.get("ceil_mode"))}
+    ceil_mode = bool(c.attrs.get("ceil_mode", 0))
+    if len(c.outputs) == 1 and not ceil_mode and (c.op == "MaxPool" or c.attrs.get("count_include_pad", 0)):
+        x, padding = _widely_padded(x, padding, kernel, x.type.dtype.min if c.op == "MaxPool" else 0)
+    common = {"pool_size": kernel, "strides": strides, "padding": padding, "ceil_mode": ceil_mode}
     if c.op == "AveragePool":
         if any(d != 1 for d in dilation):
             raise Unsupported("dilations")
@@ -263,3 +274,25 @@ def mean_variance_norm(c: Context) -> NodeEntry:
     centred = emit("subtract", x, emit("mean", x, axis=axes, keepdims=True))
     deviation = emit("sqrt", emit("variance", x, axis=axes, keepdims=True, correction=0.0))
     return emit("divide", centred, emit("add", deviation, scalar(1e-9, x.type.dtype)))
+
+
+@converts("LpPool", "GlobalLpPool")
+def lp_pool(c: Context) -> NodeEntry:
+    x, p = c[0], c.attrs.get("p", 2)
+    t = x.type.dtype
+    size = emit("abs", x)
+    raised = size if p == 1 else emit("multiply", x, x) if p == 2 else emit("power", size, scalar(p, t))
+    if c.op == "GlobalLpPool":
+        total = emit("sum", raised, axis=tuple(range(2, x.type.rank)), keepdims=True)
+    else:
+        kernel = tuple(c.attrs["kernel_shape"])
+        rank = len(kernel)
+        if not 1 <= rank <= 3 or set(c.attrs.get("dilations", (1,))) != {1}:
+            raise Unsupported("dilations, or more than 3 spatial axes")
+        strides = tuple(c.attrs.get("strides", (1,) * rank))
+        padding = _padding(c, x.type.shape[2:], kernel, strides, (1,) * rank)
+        if not c.attrs.get("ceil_mode", 0):
+            raised, padding = _widely_padded(raised, padding, kernel, 0)
+        total = emit(f"avg_pool{rank}d", raised, pool_size=kernel, strides=strides, padding=padding,
+                     ceil_mode=bool(c.attrs.get("ceil_mode", 0)), divisor_override=1)  # fmt: skip
+    return total if p == 1 else emit("sqrt", total) if p == 2 else emit("power", total, scalar(1 / p, t))
