@@ -8,7 +8,7 @@ import pytest
 from nnvm.compiler.build import BuildOptions, compile_graph
 from nnvm.dim import symbol
 from nnvm.dtype import F32, I64
-from nnvm.graph import Graph, OpPattern, TensorType, apply, register, variable
+from nnvm.graph import Graph, OpPattern, TensorType, apply, constant, register, variable
 from nnvm.runtime.executor import Executor
 from nnvm.runtime.llvm_jit import KernelError
 from nnvm.runtime.memory import NumpyMemory
@@ -96,6 +96,29 @@ def test_one_plan_serves_every_size():
         (out,) = run.run([a, b])
         assert out.shape == (size, 24)
         np.testing.assert_allclose(out, e / e.sum(-1, keepdims=True), rtol=1e-4, atol=1e-6)
+
+
+def test_a_size_that_only_a_kernel_s_inside_has():
+    n = symbol("n")
+    x = variable("x", TensorType((n, 2)))
+    total = op("sum", op("full", shape=(n, 3), dtype=F32, value=2.0), axis=(0,))
+    _, run = executor_of(Graph((total, op("exp", x)), (x.node,)))
+    for size in (5, 1, 0):
+        np.testing.assert_array_equal(run.run([data(size, 2)])[0], np.full(3, 2.0 * size))
+
+
+def test_an_unused_output_of_an_op_with_a_loop_nest_of_its_own():
+    x = variable("x", TensorType((3, 7)))
+    sorting = apply("sort", [x], {"axis": 1})
+    _, run = executor_of(Graph((sorting[1],), (x.node,)))
+    np.testing.assert_array_equal(run.run([data(3, 7)])[0], np.argsort(data(3, 7), axis=1))
+
+
+def test_constants_need_not_be_contiguous():
+    value = data(4, 6).T
+    x = variable("x", TensorType((6, 4)))
+    _, run = executor_of(Graph((op("add", x, constant(value, TensorType((6, 4)))),), (x.node,)))
+    np.testing.assert_array_equal(run.run([data(6, 4, seed=1)])[0], data(6, 4, seed=1) + value)
 
 
 def test_calls_are_reentrant():

@@ -200,18 +200,18 @@ def _plan(graph: Graph, kernels: Mapping[Node, Kernel]) -> Plan:
         kernel = kernels[node]
         sizes = {name: symbol(name) for name in kernel.symbols}
         steps.append(KernelStep(node, kernel, (*node.inputs, *node.outputs), sizes))
+    sizes = {name for s in steps if isinstance(s, KernelStep) for name in s.symbols}
     constants = tuple(n[0] for n in graph.nodes if n.is_constant)
-    return Plan(graph, memory, tuple(steps), constants, _symbol_sources(graph))
+    return Plan(graph, memory, tuple(steps), constants, _symbol_sources(graph, sizes))
 
 
-def _symbol_sources(graph: Graph) -> dict[str, tuple[int, int]]:
-    """Which axis of which input tells each size; sizes that no axis tells are given by the caller."""
+def _symbol_sources(graph: Graph, used: set[str]) -> dict[str, tuple[int, int]]:
+    """Which axis of which input tells each size, those in `used` included; the caller gives what no axis tells."""
     sources: dict[str, tuple[int, int]] = {}
     for position, var in enumerate(graph.inputs):
         for axis, d in enumerate(var[0].type.shape):
             if isinstance(d, SymDim) and (names := symbols(d)) and d == symbol(name := next(iter(names))):
                 sources.setdefault(name, (position, axis))
-    used: set[str] = set()
     for strides in (*graph.attrs.get("input_strides", ()), *graph.attrs.get("output_strides", ())):
         for d in strides or ():
             used |= symbols(d)

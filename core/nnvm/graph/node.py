@@ -114,6 +114,8 @@ def constant(value: Any, type: TensorType, name: str = "") -> NodeEntry:
     """A constant; `value` is a numpy array of `type` (bfloat16 as its uint16 bits)."""
     if tuple(value.shape) != type.shape or value.dtype != type.dtype.numpy:
         raise ValueError(f"constant of type {type} from an array {value.dtype}{list(value.shape)}")
+    if not value.flags.c_contiguous:
+        value = value.copy(order="C")
     return NodeEntry(Node(_CONSTANT, (), {"value": value}, name or f"const_{next(_counter)}", (type,)))
 
 

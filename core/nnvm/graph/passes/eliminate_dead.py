@@ -25,6 +25,8 @@ def eliminate_dead(graph: Graph, context: PassContext) -> Graph:
         inner = node.attrs.get("graph")
         if not isinstance(inner, Graph):
             return None
+        if any(n.op.has("build_tir") and not n.op.has("compute") for n in inner.nodes):
+            return None  # its loop nest writes all outputs
         live = [i for i, e in enumerate(node.outputs) if uses.of(e) or uses.is_output(e)]
         smaller = inner.with_outputs([inner.outputs[i] for i in live])
         needed = set(smaller.nodes)

@@ -67,7 +67,9 @@ def _units(graph: Graph, groups: Sequence[Sequence[Node]], index: Mapping[Node, 
         wanted.update(outer)
         unit.depends = list(dict.fromkeys(e.node for e in outer))
     for unit in units:
-        unit.outputs = [e for n in unit.nodes if counts[n] == 1 for e in n.outputs if e in wanted]
+        # a loop nest of its own writes all outputs of its op
+        unit.outputs = [e for n in unit.nodes if counts[n] == 1 for e in n.outputs
+                        if e in wanted or not n.op.has("compute")]  # fmt: skip
     return unit_of
 
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from nnvm.dim import Dim, symbols
 from nnvm.schedules.cpu.access import Source
-from nnvm.te.expr import Buffer
+from nnvm.te.expr import Buffer, is_size
 from nnvm.te.tensor import Tensor
 from nnvm.tir.affine import Space
 from nnvm.tir.stmt import Allocate, PrimFunc, Stmt
-from nnvm.tir.visitor import stmts
+from nnvm.tir.visitor import free_vars, stmts
 
 __all__ = ["flat_kernel", "row_major", "sizes_of", "span"]
 
@@ -61,7 +61,17 @@ def flat_kernel(
         sources[t] = Source(buffer, s)
     body = write(sources, Space())
     _name_apart(body, {b.name for b in params})
-    return PrimFunc(name, tuple(params), len(outputs), sizes_of((*inputs, *outputs), strides), body)
+    sizes = {*sizes_of((*inputs, *outputs), strides), *_sizes_in(body)}
+    return PrimFunc(name, tuple(params), len(outputs), tuple(sorted(sizes)), body)
+
+
+def _sizes_in(body: Stmt) -> set[str]:
+    """Names of the sizes that a loop nest uses, also where no argument has them."""
+    names = {v.name for v in free_vars(body) if is_size(v)}
+    for s in stmts(body):
+        if isinstance(s, Allocate):
+            names.update(n for d in s.buffer.shape for n in symbols(d))
+    return names
 
 
 def _name_apart(body: Stmt, taken: set[str]) -> None:
