@@ -5,7 +5,7 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
-TEST = ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.100", "expecttest>=0.2", "transformers>=4.50"]
+TEST = ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.100", "expecttest>=0.2", "transformers>=4.50", "onnx>=1.17"]
 BENCH = ["transformers>=4.50"]
 
 setup(
