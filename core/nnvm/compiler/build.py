@@ -200,9 +200,9 @@ def _plan(graph: Graph, kernels: Mapping[Node, Kernel]) -> Plan:
         kernel = kernels[node]
         sizes = {name: symbol(name) for name in kernel.symbols}
         steps.append(KernelStep(node, kernel, (*node.inputs, *node.outputs), sizes))
-    sizes = {name for s in steps if isinstance(s, KernelStep) for name in s.symbols}
+    named = {name for s in steps if isinstance(s, KernelStep) for name in s.symbols}
     constants = tuple(n[0] for n in graph.nodes if n.is_constant)
-    return Plan(graph, memory, tuple(steps), constants, _symbol_sources(graph, sizes))
+    return Plan(graph, memory, tuple(steps), constants, _symbol_sources(graph, named))
 
 
 def _symbol_sources(graph: Graph, used: set[str]) -> dict[str, tuple[int, int]]:
