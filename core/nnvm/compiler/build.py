@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -159,7 +160,7 @@ class _Call:
 
 def _compile_optimised(graph: Graph, target: Target, clock: _Clock) -> CompiledGraph:
     """Kernels and plan of a fused and memory-planned graph."""
-    calls = [_call(graph, node) for node in graph.nodes if node.op.name == "group"]
+    calls = _calls(graph)
     funcs: dict[tuple[object, ...], PrimFunc] = {}
     keys = []
     with clock("lower"):
@@ -174,18 +175,24 @@ def _compile_optimised(graph: Graph, target: Target, clock: _Clock) -> CompiledG
         kernels = dict(zip(funcs, compile_funcs(list(funcs.values()), target)))
     with clock("plan"):
         plan = _plan(graph, {c.node: kernels[k] for c, k in zip(calls, keys)})
-    infos = tuple(_info(c.node, kernels[k], keys.count(k) > 1) for c, k in zip(calls, keys))
+    uses = Counter(keys)
+    infos = tuple(_info(c.node, kernels[k], uses[k] > 1) for c, k in zip(calls, keys))
     return CompiledGraph(plan, None, infos, clock.seconds)
 
 
-def _call(graph: Graph, node: Node) -> _Call:
+def _calls(graph: Graph) -> list[_Call]:
+    """The groups of the graph in order."""
     in_strides = graph.attrs.get("input_strides") or (None,) * len(graph.inputs)
     out_strides = graph.attrs.get("output_strides") or (None,) * len(graph.outputs)
     of_input = {v[0]: s for v, s in zip(graph.inputs, in_strides)}
     places = graph.attrs["memory_plan"].places
     # An output that others read too lies contiguous in the arena and is copied into the caller's strides.
     of_output = {e: s for e, s in zip(graph.outputs, out_strides) if places[e].kind == "output"}
-    return _Call(node, tuple(of_input.get(e) for e in node.inputs), tuple(of_output.get(e) for e in node.outputs))
+    return [
+        _Call(n, tuple(of_input.get(e) for e in n.inputs), tuple(of_output.get(e) for e in n.outputs))
+        for n in graph.nodes
+        if n.op.name == "group"
+    ]
 
 
 def _plan(graph: Graph, kernels: Mapping[Node, Kernel]) -> Plan:
