@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from nnvm_torch.backend import compile_fx, compile_lock
-from nnvm_torch.decompositions import decompositions, whole
+from nnvm_torch.backend import compile_fx
+from nnvm_torch.capture import CaptureError, trace
 from nnvm_torch.options import Options
 from nnvm_torch.report import number_of
 from nnvm_torch.weights import drop_prepared
@@ -21,10 +21,6 @@ __all__ = ["CaptureError", "CompiledModule", "compile", "refresh"]
 
 #: Sets of shapes that one module is compiled for before a new one is an error.
 MAX_SHAPES = 64
-
-
-class CaptureError(RuntimeError):
-    """The module cannot be captured as one graph; the message says why."""
 
 
 def compile(
@@ -60,28 +56,6 @@ def refresh(module: Any = None) -> None:
         with torch.no_grad():
             torch.autograd.graph.increment_version(p)
     drop_prepared()
-
-
-class _Flat(nn.Module):
-    """A captured graph as a function of (parameters and buffers, inputs), all tensors in one row."""
-
-    def __init__(self, graph: nn.Module, names: Sequence[str], spec: pytree.TreeSpec, plain: Sequence[Any]) -> None:
-        super().__init__()
-        self.hidden = [graph]  # in a list, so that its parameters are not ours
-        self.names, self.spec, self.plain = list(names), spec, list(plain)
-        self.out_spec: pytree.TreeSpec | None = None
-
-    def forward(self, *flat: Any) -> Any:
-        n = len(self.names)
-        state, tensors = dict(zip(self.names, flat[:n])), iter(flat[n:])
-        leaves = [next(tensors) if p is _TENSOR else p for p in self.plain]
-        args, kwargs = pytree.tree_unflatten(leaves, self.spec)
-        out = torch.func.functional_call(self.hidden[0], state, args, kwargs)
-        results, self.out_spec = pytree.tree_flatten(out)
-        return tuple(results)
-
-
-_TENSOR = object()
 
 
 class _Shape:
@@ -174,7 +148,7 @@ class CompiledModule(nn.Module):
                         f"from call to call use torch.compile(module, backend='nnvm', dynamic=True)"
                     )
                 _check_inputs(self._nnvm_module, leaves)
-                self._nnvm_shapes[key] = _compile_shape(self, args, kwargs, leaves, spec)
+                self._nnvm_shapes[key] = _compile_shape(self, args, kwargs)
             shape: _Shape = self._nnvm_shapes[key]
             return shape
 
@@ -203,64 +177,12 @@ def _check_inputs(module: nn.Module, leaves: Sequence[Any]) -> None:
             raise TypeError(f"the module's parameters are {dtype}, an input is {x.dtype}")
 
 
-def _compile_shape(owner: CompiledModule, args: Any, kwargs: Any, leaves: list[Any], spec: pytree.TreeSpec) -> _Shape:
-    from torch._functorch.aot_autograd import aot_module_simplified
+def _compile_shape(owner: CompiledModule, args: Any, kwargs: Any) -> _Shape:
+    options, number = owner._nnvm_options, number_of(owner)
 
-    module, options = owner._nnvm_module, owner._nnvm_options
-    number = number_of(owner)
-    with compile_lock, whole():
-        graph = _captured(module, args, kwargs)
-        named = (*graph.named_parameters(remove_duplicate=False), *graph.named_buffers(remove_duplicate=False))
-        names = [n for n, _ in named if _holder(module, n) is not None]
-        places = [place for n in names if (place := _holder(module, n)) is not None]
-        flat = _Flat(graph, names, spec, [_TENSOR if isinstance(x, torch.Tensor) else x for x in leaves])
-        values = [where[name] for where, name in places] + [x for x in leaves if isinstance(x, torch.Tensor)]
-        weights = frozenset(range(len(names)))
+    def compile_one(kind: str, gm: Any, inputs: Any, weights: int) -> Callable[..., Any]:
+        static = frozenset(range(weights)) if kind == "inference" else frozenset[int]()
+        return compile_fx(gm, kind, options, number, static)
 
-        def compiler(kind: str) -> Callable[[Any, Any], Any]:
-            static = weights if kind == "inference" else frozenset[int]()
-            return lambda gm, inputs: compile_fx(gm, kind, options, number, static)
-
-        run = cast(Any, aot_module_simplified)(
-            flat, values, fw_compiler=compiler("forward"), bw_compiler=compiler("backward"),
-            inference_compiler=compiler("inference"), decompositions=decompositions(),
-            keep_inference_input_mutations=True,
-        )  # fmt: skip
-    flat.hidden.clear()  # traced; it would keep parameters alive that are replaced
-    return _Shape(run, places, flat.out_spec)
-
-
-def _captured(module: nn.Module, args: Any, kwargs: Any) -> nn.Module:
-    """The module as an fx graph on its own parameters."""
-    try:
-        program = torch.export.export(module, args, kwargs, strict=False)
-    except Exception as e:
-        _raise_as_eager(module, args, kwargs)
-        raise CaptureError(
-            f"{type(module).__name__} cannot be captured as one graph: {e}\n"
-            f"torch.compile(module, backend='nnvm') compiles what it can of such a module"
-        ) from e
-    try:
-        return program.module(check_guards=False)  # type: ignore[call-arg]
-    except TypeError:  # an older torch without guards in the module
-        return program.module()
-
-
-def _raise_as_eager(module: nn.Module, args: Any, kwargs: Any) -> None:
-    """Runs a copy of the module, for eager's own error where the call is wrong."""
-    args, kwargs = pytree.tree_map(lambda x: x.detach() if isinstance(x, torch.Tensor) else x, (args, kwargs))
-    with torch.no_grad():
-        copy.deepcopy(module)(*args, **kwargs)
-
-
-def _holder(module: nn.Module, name: str) -> tuple[dict[str, Any], str] | None:
-    """The dictionary that holds a parameter or buffer, so that one that is replaced is seen at the next call."""
-    path, _, last = name.rpartition(".")
-    try:
-        inner = module.get_submodule(path)
-    except AttributeError:
-        return None
-    for where in (inner._parameters, inner._buffers):
-        if where.get(last) is not None:
-            return where, last
-    return None
+    traced = trace(owner._nnvm_module, args, kwargs, compile_one)
+    return _Shape(traced.run, traced.places, traced.out_spec)
