@@ -9,7 +9,7 @@ import contextvars
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from nnvm.graph.graph import Graph
@@ -30,6 +30,8 @@ class Pass:
         requires: graph attributes that must be there.
         provides: graph attributes that are there afterwards.
         opt_level: runs only where the context's level is at least this; 0: always.
+        without: runs in its place where it is left out: the least that gives what it provides, of passes that nothing
+            could do without. None: nothing does.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Pass:
     provides: tuple[str, ...]
     opt_level: int
     doc: str
+    without: Callable[[Graph, PassContext], Graph] | None = None
 
 
 class Instrument(Protocol):
@@ -88,13 +91,14 @@ PASSES: dict[str, Pass] = {}
 
 def register_pass(
     name: str, *, requires: Sequence[str] = (), provides: Sequence[str] = (), opt_level: int = 0,
+    without: Callable[[Graph, PassContext], Graph] | None = None,
 ) -> Callable[[Callable[[Graph, PassContext], Graph]], Callable[[Graph, PassContext], Graph]]:  # fmt: skip
-    """Registers the decorated function as the pass `name`."""
+    """Registers the decorated function as the pass `name`; the arguments are `Pass`'s."""
 
     def decorate(fn: Callable[[Graph, PassContext], Graph]) -> Callable[[Graph, PassContext], Graph]:
         if name in PASSES:
             raise ValueError(f"pass {name!r} is registered already")
-        PASSES[name] = Pass(name, fn, tuple(requires), tuple(provides), opt_level, fn.__doc__ or "")
+        PASSES[name] = Pass(name, fn, tuple(requires), tuple(provides), opt_level, fn.__doc__ or "", without)
         return fn
 
     return decorate
@@ -113,7 +117,9 @@ def apply_passes(graph: Graph, names: Sequence[str], context: PassContext | None
         for name in names:
             p = get_pass(name)
             if name in context.disabled or p.opt_level > context.opt_level:
-                continue
+                if p.without is None:
+                    continue
+                p = replace(p, run=p.without)
             graph = _run(p, graph, context)
     return graph
 

@@ -7,6 +7,8 @@ prepare: %t = transpose(%w); %s = negative(%t)    ->    prepare: %s = group(%w),
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from nnvm.graph.graph import Graph
 from nnvm.graph.pass_manager import PassContext, apply_passes, register_pass
 
@@ -16,7 +18,12 @@ __all__ = ["STEPS", "finish_prepare"]
 STEPS = ("GraphFuse", "EliminateDead", "PlanMemory")
 
 
-@register_pass("FinishPrepare", requires=["prepare"])
+def _plainly(graph: Graph, context: PassContext) -> Graph:
+    """Without FinishPrepare: every node of the prepare graph on its own, in memory of its own."""
+    return finish_prepare(graph, replace(context, disabled=context.disabled | set(STEPS)))
+
+
+@register_pass("FinishPrepare", requires=["prepare"], without=_plainly)
 def finish_prepare(graph: Graph, context: PassContext) -> Graph:
     """Replaces the attribute ``prepare`` by the fused and planned graph. requires: ``prepare``."""
     prepare: Graph = graph.attrs["prepare"]

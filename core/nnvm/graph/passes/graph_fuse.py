@@ -62,16 +62,18 @@ class FuseLimits:
     search: int = 256
 
 
-@register_pass("GraphFuse", provides=["fused"], opt_level=0)
+#: Every node a group of its own.
+ALONE = FuseLimits(nodes=1, prologue_nodes=0, recompute_nodes=0)
+
+
+@register_pass("GraphFuse", provides=["fused"], without=lambda graph, context: fuse_graph(graph, ALONE))
 def graph_fuse(graph: Graph, context: PassContext) -> Graph:
     """Makes groups of the nodes that become one kernel. Below opt_level 2 every node is a group of its own.
 
     requires: types. provides: ``fused``; ``inplace`` on the graph of a group.
     """
     limits = context.options.get("fuse_limits") or FuseLimits()
-    if context.opt_level < 2:
-        limits = FuseLimits(nodes=1, prologue_nodes=0, recompute_nodes=0)
-    return fuse_graph(graph, limits)
+    return fuse_graph(graph, limits if context.opt_level >= 2 else ALONE)
 
 
 def fuse_graph(graph: Graph, limits: FuseLimits | None = None) -> Graph:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from nnvm.dim import Dim, dim_max
 from nnvm.graph.graph import Graph
+from nnvm.graph.memory_report import MemoryReport, memory_report
 from nnvm.graph.node import Node, NodeEntry
 from nnvm.graph.pass_manager import PassContext, register_pass
 from nnvm.graph.passes.storage import Block, aligned, assign_offsets, peak_bytes
@@ -60,6 +61,7 @@ class MemoryPlan:
         timeline: live bytes at each step.
         copies: outputs that are not written in place: the executor copies them from where they are (an input handed
             through, a value that others read in another layout, a view).
+        lives: of each value in the arena, the step that computes it and the last one that needs it.
     """
 
     places: Mapping[NodeEntry, Place]
@@ -70,6 +72,11 @@ class MemoryPlan:
     lower_bound_bytes: int | None
     timeline: tuple[Dim, ...]
     copies: tuple[int, ...]
+    lives: Mapping[NodeEntry, tuple[int, int]]
+
+    def report(self, sizes: Mapping[str, int] | None = None) -> MemoryReport:
+        """The plan in bytes, with the timeline. `sizes`: values of the named sizes, where there are any."""
+        return memory_report(self, sizes)
 
     def locate(self, entry: NodeEntry) -> tuple[Place, Dim]:
         """The place that is no view where a value lies, and the offset in bytes from that place's start."""
@@ -92,20 +99,26 @@ class MemoryPlan:
         return f"arena {self.arena_bytes} bytes, without sharing {self.unplanned_bytes}{bound}"
 
 
-@register_pass("PlanMemory", requires=["fused"], provides=["memory_plan"])
+def _unshared(graph: Graph, context: PassContext) -> Graph:
+    """Without PlanMemory: every value has memory of its own."""
+    return graph.with_attrs(memory_plan=plan_memory(graph, inplace=False, share=False))
+
+
+@register_pass("PlanMemory", requires=["fused"], provides=["memory_plan"], without=_unshared)
 def plan_memory_pass(graph: Graph, context: PassContext) -> Graph:
     """Attaches the plan. requires: ``fused``. provides: ``memory_plan``. Option ``inplace`` False: no such reuse."""
     return graph.with_attrs(memory_plan=plan_memory(graph, inplace=bool(context.options.get("inplace", True))))
 
 
-def plan_memory(graph: Graph, *, inplace: bool = True) -> MemoryPlan:
-    """The plan of a fused graph; see the module."""
-    return _Planner(graph, inplace).plan()
+def plan_memory(graph: Graph, *, inplace: bool = True, share: bool = True) -> MemoryPlan:
+    """The plan of a fused graph; see the module. `share` False: no two values share memory."""
+    return _Planner(graph, inplace, share).plan()
 
 
 class _Planner:
-    def __init__(self, graph: Graph, inplace: bool) -> None:
+    def __init__(self, graph: Graph, inplace: bool, share: bool) -> None:
         self.graph = graph
+        self.share = share
         self.inplace = inplace
         self.order = graph.nodes
         self.offset_of = {n: o for n in self.order if (o := view_offset(n)) is not None}
@@ -122,6 +135,8 @@ class _Planner:
         copies = self._place_outputs()
         last = self._last_uses()
         blocks, block_of, unplanned = self._blocks(last)
+        if not self.share:
+            blocks = [Block(b.size, 0, len(self.steps) - 1) for b in blocks]
         layout = assign_offsets(blocks, len(self.steps))
         live = peak_bytes(blocks, len(self.steps))
         for e, b in block_of.items():
@@ -133,7 +148,8 @@ class _Planner:
         known = [x for x in live if isinstance(x, int)]
         bound = max(known, default=0) if len(known) == len(live) else None
         return MemoryPlan(self.places, tuple(self.steps), tuple(sizes[s] for s in sorted(sizes)), layout.total,
-                          unplanned, bound, tuple(live), copies)  # fmt: skip
+                          unplanned, bound, tuple(live), copies,
+                          {e: (self.step_of[e.node], last[e]) for e in block_of})  # fmt: skip
 
     def _place_fixed(self) -> None:
         """Everything that is not in the arena or an output."""

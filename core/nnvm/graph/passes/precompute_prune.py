@@ -27,14 +27,21 @@ __all__ = ["precompute_prune"]
 _SMALL_BYTES = 1 << 14
 
 
-@register_pass("PrecomputePrune", requires=["typed"], provides=["prepare", "prepare_depends"], opt_level=0)
+def _uncut(graph: Graph, context: PassContext) -> Graph:
+    """Without PrecomputePrune: everything is computed at each call."""
+    return graph.with_attrs(prepare=Graph((), (), {"typed": True}), prepare_depends=())
+
+
+@register_pass("PrecomputePrune", requires=["typed"], provides=["prepare", "prepare_depends"], without=_uncut)
 def precompute_prune(graph: Graph, context: PassContext) -> Graph:
     """Gives the main graph, with the other part as an attribute.
 
     requires: ``typed``. provides: ``prepare``, a Graph on the parameters whose outputs are the prepared variables of
     the main graph in order, and ``prepare_depends``. Option ``precompute`` False: the prepare graph is empty.
     """
-    cut = _cut(graph) if context.options.get("precompute", True) else {}
+    if not context.options.get("precompute", True):
+        return _uncut(graph, context)
+    cut = _cut(graph)
     prepared = {e: variable(_name(e), e.type, "prepared") for e in cut}
     main = graph
     if cut:
