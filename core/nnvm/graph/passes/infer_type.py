@@ -27,7 +27,14 @@ Hint = tuple[Dim | tuple[str, int, int], ...]
 SCALAR: Hint = (("scalar", 0, 1),)
 
 
-@register_pass("InferType", provides=["typed"])
+def _given(graph: Graph, context: PassContext) -> Graph:
+    """Without InferType: the types must be there."""
+    if untyped := [n.name for n in (*graph.inputs, *graph.nodes) if n.types is None]:
+        raise TypeInferenceError(f"InferType is left out, and nothing else gives {untyped[0]} its type")
+    return graph.with_attrs(typed=True)
+
+
+@register_pass("InferType", provides=["typed"], without=_given)
 def infer_type_pass(graph: Graph, context: PassContext) -> Graph:
     """Infers what is not known yet. requires: the types of the variables. provides: ``typed``."""
     return infer_type(graph)
