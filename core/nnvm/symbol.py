@@ -8,33 +8,35 @@
 >>> net.infer_shape(data=(1, 3, 8, 8))[1]
 [(1, 16, 8, 8)]
 
-Every operator of the registry is a function of this module. Inputs that are not given become variables called
-``{name}_{input}``; layers (convolutions, dense, batch_norm) know their shapes from the data's.
+Every operator of the registry is a function of this module, under its own name and NNVM's. The weights of layers
+(convolutions, dense, batch_norm) that are not given become variables called ``{name}_{input}``, whose shapes follow
+from the data's. `nnvm.attribute.AttrScope` and `nnvm.name.Prefix` give attributes and names to all that is made in
+their ``with`` block.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 import nnvm.ops  # noqa: F401  registers the operators
+from nnvm.attribute import note, notes_of
 from nnvm.dim import Shape
 from nnvm.dtype import F32, DType
 from nnvm.dtype import dtype as as_dtype
 from nnvm.graph import op as registry
 from nnvm.graph.graph import Graph, topological
+from nnvm.graph.json import load_json as load_graph
 from nnvm.graph.node import Node, NodeEntry, constant, variable
 from nnvm.graph.node import apply as apply_node
 from nnvm.graph.op import Op
 from nnvm.graph.passes.infer_type import SCALAR, Hint, infer_type
 from nnvm.graph.types import TensorType
+from nnvm.name import NameManager
 
-__all__ = ["Group", "Symbol", "Variable"]
-
-_counts: dict[str, Iterator[int]] = {}
+__all__ = ["Group", "Symbol", "Variable", "load_json"]
 
 
 class Symbol:
@@ -91,12 +93,21 @@ class Symbol:
             entries = [Node(n.op, n.inputs, n.attrs, name, n.types, n.source)[entries[0].index]]
         return Symbol(entries, hints)
 
-    def list_input_names(self) -> list[str]:
-        """Names of the variables, in topological order."""
-        return [n.name for n in topological(self.entries) if n.is_variable]
+    def list_input_names(self, option: str = "all") -> list[str]:
+        """Names of the variables, in topological order.
+
+        `option`: ``all``; ``read_only``, those that training does not update as it runs; ``aux_state``, those that it
+        does (the running statistics of batch_norm).
+        """
+        return [n.name for n in self._variables(option)]
+
+    def list_input_variables(self, option: str = "all") -> list[Symbol]:
+        """The variables themselves; `option` as in `list_input_names`."""
+        return [Symbol(n.outputs, self.hints) for n in self._variables(option)]
 
     def list_output_names(self) -> list[str]:
-        return [f"{e.node.name}_output" + (str(e.index) if e.node.num_outputs > 1 else "") for e in self.entries]
+        """``{name}_output`` of each value, with its number where the node has several; of a variable its name."""
+        return [_output_name(e) for e in self.entries]
 
     def get_internals(self) -> Symbol:
         """All values that lead here, as a group."""
@@ -108,11 +119,17 @@ class Symbol:
         return Symbol(inputs, self.hints) if inputs else None
 
     def attr(self, key: str) -> Any:
-        """An attribute of the node."""
-        return self._entry().node.attrs[key]
+        """An attribute of the node: a param of its op, what the user gave, or ``op_name``; None where it has none."""
+        node = self._entry().node
+        if key == "op_name":
+            return node.op.name
+        return node.attrs.get(key, node.attrs.get(note(key)))
 
-    def list_attr(self) -> dict[str, Any]:
-        return dict(self._entry().node.attrs)
+    def list_attr(self, recursive: bool = False) -> dict[str, Any]:
+        """The attributes of the node by name; `recursive`: of all nodes that lead here, by ``{node}${name}``."""
+        if not recursive:
+            return dict(self._entry().node.attrs)
+        return {f"{n.name}${k}": v for n in topological(self.entries) for k, v in n.attrs.items()}
 
     def graph(self) -> Graph:
         """The graph; types may be missing until `nnvm.graph` passes infer them."""
@@ -138,6 +155,12 @@ class Symbol:
         """NNVM's JSON; `nnvm.graph.load_json` reads it."""
         return self.graph().json()
 
+    def __copy__(self) -> Symbol:
+        return Symbol(self.entries, self.hints)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Symbol:
+        return self.__copy__()  # nodes never change
+
     def __repr__(self) -> str:
         return f"<Symbol {', '.join(map(str, self.entries))}>"
 
@@ -145,6 +168,13 @@ class Symbol:
         if len(self.entries) != 1:
             raise TypeError(f"one value is wanted, {self!r} has {len(self.entries)}; pick one with [i]")
         return self.entries[0]
+
+    def _variables(self, option: str) -> list[Node]:
+        if option not in ("all", "read_only", "aux_state"):
+            raise ValueError(f"option {option!r}: expected all, read_only or aux_state")
+        order = topological(self.entries)
+        mutable = {n.inputs[i].node for n in order for i in n.op.attr("mutable_inputs", ())}
+        return [n for n in order if n.is_variable and (option == "all" or (n in mutable) == (option == "aux_state"))]
 
     def __add__(self, other: Symbol | float) -> Symbol:
         return _compose("add", self, other)
@@ -167,20 +197,59 @@ class Symbol:
     def __pow__(self, other: Symbol | float) -> Symbol:
         return _compose("power", self, other)
 
+    def __rpow__(self, other: float) -> Symbol:
+        return _compose("power", other, self)
+
+    def __matmul__(self, other: Symbol) -> Symbol:
+        return _compose("matmul", self, other)
+
+    def __abs__(self) -> Symbol:
+        return _compose("abs", self)
+
     def __neg__(self) -> Symbol:
         return _compose("negative", self)
 
     __radd__, __rmul__ = __add__, __mul__
 
 
-def Variable(name: str, shape: Shape | None = None, dtype: DType | str = F32, kind: str = "input") -> Symbol:
-    """An input; with a shape it is typed at once."""
-    return Symbol([variable(name, None if shape is None else TensorType(tuple(shape), as_dtype(dtype)), kind)])
+def Variable(
+    name: str, shape: Shape | None = None, dtype: DType | str | None = None, init: Any = None, kind: str = "input",
+    attr: Mapping[str, Any] | None = None,
+) -> Symbol:  # fmt: skip
+    """An input of the network.
+
+    Args:
+        shape: with it the variable is typed at once.
+        dtype: element type; float32 by default.
+        init: how `nnvm.testing.init` fills it: the name of an initializer, a number, or an array.
+        kind: ``input`` (new at each call) or ``param`` (a weight).
+        attr: attributes of the user's.
+    """
+    notes = notes_of(attr)
+    if init is not None:
+        notes["__init__"] = init
+    if shape is None and dtype is not None:
+        notes["__dtype__"] = as_dtype(dtype)
+    known = None if shape is None else TensorType(tuple(shape), as_dtype(dtype or F32))
+    return Symbol([variable(name, known, kind, notes)])
 
 
 def Group(symbols: Sequence[Symbol]) -> Symbol:
     """Several symbols as one, for a network with several outputs."""
     return Symbol([e for s in symbols for e in s.entries], {n: h for s in symbols for n, h in s.hints.items()})
+
+
+def load_json(text: str) -> Symbol:
+    """The symbol that `Symbol.tojson` wrote."""
+    graph = load_graph(text)
+    nodes = {n.name: n for n in graph.nodes}
+    return Symbol(graph.outputs, {nodes[k]: h for k, h in graph.attrs.get("type_hints", ()) if k in nodes})
+
+
+def _output_name(e: NodeEntry) -> str:
+    if e.node.is_variable:
+        return e.node.name
+    return f"{e.node.name}_output" + (str(e.index) if e.node.num_outputs > 1 else "")
 
 
 def _replaced(new: Mapping[Node, Node | NodeEntry], e: NodeEntry) -> NodeEntry:
@@ -227,35 +296,59 @@ _LAYERS: dict[str, Callable[[dict[str, Any]], dict[str, Hint]]] = {
 def _function(op: Op) -> Callable[..., Symbol]:
     """The function that applies an op to symbols."""
 
-    def call(*args: Symbol | float, name: str | None = None, **kwargs: Any) -> Symbol:
-        name = name or f"{op.name}{next(_counts.setdefault(op.name, itertools.count()))}"
+    def call(
+        *args: Symbol | float, name: str | None = None, attr: Mapping[str, Any] | None = None, **kwargs: Any
+    ) -> Symbol:
+        name = NameManager.current().get(name, op.name)
         attrs = {k: v for k, v in kwargs.items() if not isinstance(v, Symbol)}
         use_bias = attrs.pop("use_bias", True)
+        form = op.attr("symbol_form")
+        made, attrs = (op.name, attrs) if form is None else form(attrs)
         shapes: dict[str, Hint] = {}
         if op.name in _LAYERS and _describes_weights(op, attrs):
             shapes = _LAYERS[op.name](attrs)
-        names = [i.rstrip("?") for i in op.inputs]
-        variadic = bool(names) and names[-1].startswith("*")
-        given: dict[str, Symbol | float] = dict(zip(names, args)) if not variadic else {}
-        given.update((k, v) for k, v in kwargs.items() if isinstance(v, Symbol))
-        if unknown := [k for k in given if k not in names]:
-            raise TypeError(f"{op.name} has no input {unknown[0]!r}; it has: {', '.join(names)}")
-        inputs: list[Symbol] = []
-        if variadic:
-            inputs = [_symbol(a) for a in args]
-        else:
-            for i in op.inputs:
-                key = i.rstrip("?")
-                if key in given:
-                    inputs.append(_symbol(given[key]))
-                elif not i.endswith("?") or (key in shapes and (key != "bias" or use_bias)):
-                    inputs.append(_missing(f"{name}_{key}", shapes.get(key)))
+        given = {k: v for k, v in kwargs.items() if isinstance(v, Symbol)}
+        inputs = _inputs(op, args, given, name, shapes, use_bias)
         hints = {n: h for s in inputs for n, h in s.hints.items()}
-        node = apply_node(op, [s._entry() for s in inputs], attrs, name)
+        node = apply_node(made, [s._entry() for s in inputs], {**attrs, **notes_of(attr)}, name)
         return Symbol(node.outputs, hints)
 
     call.__name__, call.__doc__ = op.name, op.doc
     return call
+
+
+def _inputs(
+    op: Op, args: Sequence[Symbol | float], named: Mapping[str, Symbol], name: str, shapes: Mapping[str, Hint],
+    use_bias: bool,
+) -> list[Symbol]:  # fmt: skip
+    """The inputs of a node, with new variables for the weights that are not given."""
+    names = [i.rstrip("?") for i in op.inputs]
+    if names and names[-1].startswith("*"):
+        if named:
+            raise TypeError(f"{op.name} takes its inputs in order, not by name ({', '.join(named)})")
+        return [_symbol(a) for a in args]
+    if len(args) > len(names):
+        raise TypeError(f"{op.name} takes the inputs {', '.join(names) or 'none'}; got {len(args)}")
+    given: dict[str, Symbol | float] = {**dict(zip(names, args)), **named}
+    if unknown := [k for k in given if k not in names]:
+        raise TypeError(f"{op.name} has no input {unknown[0]!r}; it has: {', '.join(names)}")
+    inputs = []
+    for i in op.inputs:
+        key = i.rstrip("?")
+        if key in given:
+            inputs.append(_symbol(given[key]))
+        elif key in shapes and (key != "bias" or use_bias):
+            inputs.append(_missing(f"{name}_{key}", shapes[key]))
+        elif not i.endswith("?"):
+            raise TypeError(f"{op.name} {name} lacks the input {key!r}; it takes: {', '.join(names)}" + _advice(op))
+    return inputs
+
+
+def _advice(op: Op) -> str:
+    if op.name not in _LAYERS:
+        return ""
+    wanted = "channels and kernel_size" if op.name.startswith("conv") else "units"
+    return f". With the attributes {wanted} it makes its weights itself"
 
 
 def _describes_weights(op: Op, attrs: Mapping[str, Any]) -> bool:
@@ -265,10 +358,9 @@ def _describes_weights(op: Op, attrs: Mapping[str, Any]) -> bool:
     return op.name != "dense" or "units" in attrs
 
 
-def _missing(name: str, hint: Hint | None) -> Symbol:
-    kind = "input" if hint is None else "param"
-    entry = variable(name, None, kind)
-    return Symbol([entry], {} if hint is None else {entry.node: hint})
+def _missing(name: str, hint: Hint) -> Symbol:
+    entry = variable(name, None, "param", notes_of(None))
+    return Symbol([entry], {entry.node: hint})
 
 
 def _symbol(value: Symbol | float) -> Symbol:

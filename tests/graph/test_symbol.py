@@ -1,15 +1,19 @@
 """The Symbol API: composition, names, shapes, graphs."""
 
+import copy
+
 import numpy as np
 import pytest
 
 import nnvm.graph
 import nnvm.symbol as sym
+from nnvm.attribute import AttrScope
 from nnvm.compiler.pipeline import pipeline
 from nnvm.graph.node import TypeInferenceError
 from nnvm.graph.pass_manager import PassContext, apply_passes
 from nnvm.graph.types import TensorType
 from nnvm.graph.verify import verify
+from nnvm.name import NameManager, Prefix
 from nnvm.testing.reference import random_inputs, run_graph
 from tests.graph.build import ops
 from tests.graph.compare import run_main
@@ -92,7 +96,7 @@ def test_groups_internals_and_names():
     g = sym.Group([a, b])
     assert len(g) == 2 and g.list_output_names() == ["a_output", "b_output"]
     assert g["b_output"].name == "b" and [s.name for s in g] == ["a", "b"]
-    assert (a + b).get_internals().list_output_names()[:3] == ["x_output", "a_output", "b_output"]
+    assert (a + b).get_internals().list_output_names()[:3] == ["x", "a_output", "b_output"]
     assert a.get_children().name == "x" and x.get_children() is None
     assert sym.leaky_relu(x, alpha=0.5).attr("alpha") == 0.5
 
@@ -105,3 +109,78 @@ def test_wrong_use_is_explained():
         sym.leaky_relu(x, alpa=0.5)
     with pytest.raises(TypeError, match="no input 'lefthand'"):
         sym.add(lefthand=x)
+
+
+def test_auxiliary_states_and_input_variables():
+    net = sym.batch_norm(sym.conv2d(sym.Variable("data"), channels=4, kernel_size=(3, 3), name="c"), name="bn")
+    assert net.list_input_names("aux_state") == ["bn_moving_mean", "bn_moving_var"]
+    assert net.list_input_names("read_only") == ["data", "c_weight", "c_bias", "bn_gamma", "bn_beta"]
+    assert [v.name for v in net.list_input_variables()] == net.list_input_names("all")
+    with pytest.raises(ValueError, match="aux_state"):
+        net.list_input_names("aux")
+
+
+def test_attributes_of_users():
+    with AttrScope(stage="1", owner="a"):
+        y = sym.relu(sym.Variable("x", init="ones"), attr={"owner": "b"})
+    assert (y.attr("stage"), y.attr("owner"), y.attr("op_name"), y.attr("nothing")) == ("1", "b", "relu", None)
+    assert y.get_children().attr("init") == "ones" and y.get_children().attr("stage") == "1"
+    assert y.list_attr(recursive=True)["x$__init__"] == "ones"
+    g = y.infer_type(x=TensorType((4,)))
+    assert g.outputs[0].node.attrs["__owner__"] == "b"
+    again = nnvm.graph.load_json(g.json())
+    assert again.outputs[0].node.attrs["__stage__"] == "1"
+    x = random_inputs(g)
+    np.testing.assert_array_equal(run_graph(again, x)[0], np.maximum(x[0], 0))
+
+
+def test_names_by_prefix():
+    x = sym.Variable("x")
+    with Prefix("stage1_"):
+        assert sym.relu(x).name == "stage1_relu0" and sym.exp(x, name="e").name == "stage1_e"
+    with NameManager():
+        assert [sym.relu(x).name, sym.relu(x).name] == ["relu0", "relu1"]
+
+
+def test_copies_and_json_of_symbols():
+    net = sym.dense(sym.Variable("data"), units=3, name="fc") ** 2
+    for again in (copy.copy(net), copy.deepcopy(net), sym.load_json(net.tojson())):
+        assert again.debug_str() == net.debug_str()
+        assert again.infer_shape(data=(2, 5)) == net.infer_shape(data=(2, 5))
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (lambda x: sym.concatenate(x, x), (2, 24, 4, 4)),
+        (lambda x: sym.reshape(x, shape=(0, -1)), (2, 192)),
+        (lambda x: sym.upsampling(x, scale=2, method="BILINEAR"), (2, 12, 8, 8)),
+        (lambda x: sym.pad(x, pad_width=((0, 0), (0, 0), (1, 1), (2, 2)), pad_value=1.0), (2, 12, 6, 8)),
+        (lambda x: sym.strided_slice(x, begin=(0, 1), end=(2, 9), stride=(1, 2)), (2, 4, 4, 4)),
+        (lambda x: sym.split(x, indices_or_sections=3, axis=1)[2], (2, 4, 4, 4)),
+        (lambda x: sym.conv2d(x, channels=5, kernel_size=(3, 3), layout="NCHW"), (2, 5, 2, 2)),
+        (lambda x: sym.conv2d_transpose(x, channels=5, kernel_size=(2, 2), strides=(2, 2)), (2, 5, 8, 8)),
+        (lambda x: sym.add_n(x, x, sym.copy(x)), (2, 12, 4, 4)),
+        (lambda x: sym.flip(x, axis=1), (2, 12, 4, 4)),
+        (lambda x: abs(2**x) @ sym.transpose(x, axes=(0, 1, 3, 2)), (2, 12, 4, 4)),
+    ],
+)
+def test_attributes_of_nnvm(make, shape):
+    assert make(sym.Variable("x")).infer_shape(x=(2, 12, 4, 4))[1] == [shape]
+
+
+def test_defaults_of_nnvm():
+    g = sym.leaky_relu(sym.Variable("x")).infer_type(x=TensorType((2,)))
+    np.testing.assert_allclose(run_graph(g, [np.float32([-1, 2])])[0], [-0.25, 2])
+
+
+def test_missing_inputs_are_named():
+    x = sym.Variable("x")
+    with pytest.raises(TypeError, match="lacks the input 'rhs'"):
+        sym.elemwise_add(x)
+    with pytest.raises(TypeError, match="With the attributes channels and kernel_size"):
+        sym.conv2d(x, channels=3)
+    with pytest.raises(TypeError, match="in order"):
+        sym.concatenate(data=x)
+    with pytest.raises(TypeError, match="takes the inputs"):
+        sym.relu(x, x)

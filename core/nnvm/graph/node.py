@@ -12,7 +12,7 @@ from nnvm.graph.op import Op
 from nnvm.graph.op_attrs import OpPattern
 from nnvm.graph.types import TensorType
 
-__all__ = ["Node", "NodeEntry", "TypeInferenceError", "apply", "constant", "variable"]
+__all__ = ["Node", "NodeEntry", "TypeInferenceError", "apply", "constant", "retyped", "variable"]
 
 _counter = itertools.count()
 
@@ -104,10 +104,18 @@ def infer_node(node: Node, inputs: tuple[TensorType, ...]) -> tuple[TensorType, 
         raise TypeInferenceError(f"{node.op.name} {node.name}({shown}): {e}{at}") from None
 
 
-def variable(name: str, type: TensorType | None = None, kind: str = "input") -> NodeEntry:
+def variable(
+    name: str, type: TensorType | None = None, kind: str = "input", notes: Mapping[str, Any] | None = None
+) -> NodeEntry:
     """An input of the graph. `kind`: ``input`` (new at each call), ``param`` (a weight), ``prepared`` (computed from
-    weights once per weight version)."""
-    return NodeEntry(Node(_VARIABLE, (), {"kind": kind}, name, (type,) if type is not None else None))
+    weights once per weight version). `notes`: attributes of users (`nnvm.attribute`)."""
+    attrs = {"kind": kind, **(notes or {})}
+    return NodeEntry(Node(_VARIABLE, (), attrs, name, (type,) if type is not None else None))
+
+
+def retyped(v: Node, type: TensorType) -> NodeEntry:
+    """The variable `v` with another type; its kind and the user's attributes stay."""
+    return NodeEntry(Node(_VARIABLE, (), v.attrs, v.name, (type,)))
 
 
 def constant(value: Any, type: TensorType, name: str = "") -> NodeEntry:

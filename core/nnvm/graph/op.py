@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from nnvm.attribute import is_note
 from nnvm.graph.op_attrs import ATTRIBUTES
 
-__all__ = ["Op", "Param", "get", "known", "register"]
+__all__ = ["Op", "Param", "add_alias", "get", "known", "register"]
 
 _REGISTRY: dict[str, Op] = {}
 _ALIASES: dict[str, str] = {}
@@ -80,8 +81,11 @@ class Op:
             raise ValueError(f"{self.name} takes inputs ({', '.join(self.inputs)}), got {count}")
 
     def normalise(self, attrs: Mapping[str, Any]) -> dict[str, Any]:
-        """All params of the op with values checked and defaults filled in; an unknown one is a TypeError."""
-        unknown = [k for k in attrs if k not in self.params]
+        """All params of the op with values checked and defaults filled in; an unknown one is a TypeError.
+
+        Attributes of users (``__key__``, see `nnvm.attribute`) are kept as they are.
+        """
+        unknown = [k for k in attrs if k not in self.params and not is_note(k)]
         if unknown:
             known_names = ", ".join(self.params) or "none"
             raise TypeError(f"{self.name} has no attribute {unknown[0]!r}; it has: {known_names}")
@@ -96,6 +100,7 @@ class Op:
                 out[name] = param.convert(attrs[name])
             except (TypeError, ValueError) as e:
                 raise type(e)(f"{self.name}: attribute {name}={attrs[name]!r}: {e}") from None
+        out.update((k, v) for k, v in attrs.items() if is_note(k))
         return out
 
     def __repr__(self) -> str:
@@ -117,6 +122,14 @@ def register(
     _REGISTRY[name] = op
     _ALIASES.update(dict.fromkeys(aliases, name))
     return op
+
+
+def add_alias(name: str, *aliases: str) -> None:
+    """Gives the op `name` further names; ValueError where one is taken."""
+    for n in aliases:
+        if n in _REGISTRY or n in _ALIASES:
+            raise ValueError(f"op {n!r} is registered already")
+        _ALIASES[n] = get(name).name
 
 
 def get(name: str) -> Op:

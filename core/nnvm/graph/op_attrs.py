@@ -65,6 +65,10 @@ declare("simplify_inference", "(node) -> NodeEntry | tuple[NodeEntry, ...]", "Th
 declare("is_constant", "bool", "The outputs depend on attributes only.")
 declare("linear_in", "int", "Index of the input that the op is linear in (for scale folding and gradients).")
 declare("targets", "frozenset[str]", "Target kinds that can run the op; absent: all with a compute.")
+declare("symbol_form", "(attrs) -> (str, attrs)",
+        "The op and its params that NNVM's keyword attributes stand for in the Symbol API.")  # fmt: skip
+declare("mutable_inputs", "tuple[int, ...]",
+        "Inputs that training updates in place (running statistics): the auxiliary states of a Symbol.")  # fmt: skip
 declare("stateful", "bool", "Has effects or draws random numbers: never merged, removed or reordered.")
 declare("flops", "(attrs, inputs, outputs) -> Dim", "Floating point operations, for reports and cost models.")
 declare("host_call", "(attrs) -> callable(env: Mapping[str, int], *tensors) -> sequence of tensors",

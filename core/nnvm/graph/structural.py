@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from nnvm.attribute import is_note
 from nnvm.dim import SymDim
 from nnvm.dtype import DType
 from nnvm.graph.graph import Graph
@@ -22,7 +23,7 @@ __all__ = ["attr_key", "first_difference", "same_attr", "structural_key", "struc
 
 def structural_key(graph: Graph) -> str:
     """A hash (hex) that equal graphs share: ops, attributes, types, wiring, order and kind of the inputs, constants by
-    value; not the names. Groups with equal keys are compiled once."""
+    value; not the names, nor the attributes of users (`nnvm.attribute`). Groups with equal keys are compiled once."""
     h = hashlib.blake2b(digest_size=16)
     number: dict[Node, int] = {}
     for v in graph.inputs:
@@ -108,7 +109,7 @@ def attr_key(value: Any) -> str:
 
 
 def _attrs_key(node: Node) -> str:
-    return ",".join(f"{k}={attr_key(v)}" for k, v in node.attrs.items())
+    return ",".join(f"{k}={attr_key(v)}" for k, v in node.attrs.items() if not is_note(k))
 
 
 def _types_key(node: Node) -> str:

@@ -13,6 +13,7 @@ from nnvm.ops import (
     nn_dense,
     nn_norm,
     nn_pool,
+    nnvm_forms,
     pad,
     reduce,
     resize,
@@ -22,9 +23,10 @@ from nnvm.ops import (
 )
 from nnvm.ops import gradients as gradients  # after the ops it differentiates
 from nnvm.ops import graph_rules as graph_rules  # last: it attaches facts to the ops above
+from nnvm.ops import nnvm_names as nnvm_names
 
 __all__ = [
     "attention", "broadcast", "create", "elemwise", "im2col", "index", "layout_transform", "nn_conv",
-    "nn_conv_transpose", "nn_dense", "nn_norm", "nn_pool", "pad", "reduce", "resize", "scan_sort", "scatter",
+    "nn_conv_transpose", "nn_dense", "nn_norm", "nn_pool", "nnvm_forms", "pad", "reduce", "resize", "scan_sort", "scatter",
     "transform",
 ]  # fmt: skip

@@ -42,12 +42,15 @@ def _define(
 
     def compute(attrs: Attrs, inputs: list[Tensor], outputs: Types) -> list[Tensor]:
         (x,) = inputs
-        to = outputs[0].dtype
-        return [over(x.shape, name, lambda *i: te.cast(body(te.cast(x[i], x.dtype.compute), **attrs), to))]
+        to, given = outputs[0].dtype, own(attrs)
+        return [over(x.shape, name, lambda *i: te.cast(body(te.cast(x[i], x.dtype.compute), **given), to))]
+
+    def own(attrs: Attrs) -> dict[str, Any]:
+        return {k: attrs[k] for k in params or {}}
 
     register(
         name, inputs=["data"], params=params, doc=doc, infer_type=infer_type, pattern=OpPattern.ELEMWISE,
-        compute=compute, reference=lambda attrs, x: (reference(x, **attrs),),
+        compute=compute, reference=lambda attrs, x: (reference(x, **own(attrs)),),
         inplace=((0, 0),) if result is None else (),
     )  # fmt: skip
 

@@ -5,6 +5,7 @@ Ops with integer or bool results need none.
 
 from nnvm.ops import gradients_conv as gradients_conv
 from nnvm.ops import gradients_elementwise as gradients_elementwise
+from nnvm.ops import gradients_forms as gradients_forms
 from nnvm.ops import gradients_nn as gradients_nn
 from nnvm.ops import gradients_pool as gradients_pool
 from nnvm.ops import gradients_reduce as gradients_reduce

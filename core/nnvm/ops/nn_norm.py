@@ -342,7 +342,7 @@ register(
             "scale": Param("use gamma", boolean, True), "center": Param("use beta", boolean, True)},
     doc="(x - mean) / sqrt(var + epsilon) * gamma + beta with the moving statistics: batch normalisation at inference.",
     infer_type=_batch_norm_type, pattern=OpPattern.BROADCAST, compute=_batch_norm_compute, reference=_batch_norm_array,
-    simplify_inference=_simplify_batch_norm, inplace=((0, 0),),
+    simplify_inference=_simplify_batch_norm, inplace=((0, 0),), mutable_inputs=(3, 4),
 )  # fmt: skip
 
 
