@@ -14,7 +14,7 @@ from nnvm.te.expr import const
 from nnvm.te.tensor import Tensor, compute, placeholder
 from nnvm.tir.stmt import PrimFunc
 
-__all__ = ["lower_group", "tensors_of"]
+__all__ = ["group_bytes", "group_flops", "lower_group", "tensors_of"]
 
 Strides = tuple[Dim, ...] | None
 
@@ -40,7 +40,7 @@ def lower_group(
     ``ops`` (names in order), ``flops`` and ``bytes`` (of all params; a Dim each).
     """
     nodes = [n for n in graph.nodes if not n.is_variable and not n.is_constant]
-    facts = {"ops": tuple(n.op.name for n in nodes), "flops": _flops(nodes), "bytes": _bytes(graph),
+    facts = {"ops": tuple(n.op.name for n in nodes), "flops": group_flops(nodes), "bytes": group_bytes(graph),
              "inplace": tuple(graph.attrs.get("inplace", ()))}  # fmt: skip
     builder = next((n for n in nodes if not n.op.has("compute")), None)
     if builder is not None:
@@ -105,7 +105,8 @@ def _build_alone(node: Node, graph: Graph, name: str, strides: Sequence[Strides]
     return func
 
 
-def _flops(nodes: Sequence[Node]) -> Dim:
+def group_flops(nodes: Sequence[Node]) -> Dim:
+    """Operations of the nodes of a group; one an element where an op does not say."""
     total: Dim = 0
     for n in nodes:
         count = n.op.attr("flops")
@@ -114,7 +115,8 @@ def _flops(nodes: Sequence[Node]) -> Dim:
     return total
 
 
-def _bytes(graph: Graph) -> Dim:
+def group_bytes(graph: Graph) -> Dim:
+    """Bytes of everything that a group reads and writes, each once."""
     total: Dim = 0
     for e in (*(v[0] for v in graph.inputs), *graph.outputs):
         total = total + e.type.nbytes
