@@ -32,7 +32,8 @@ from nnvm.graph.json import load_json as load_graph
 from nnvm.graph.node import Node, NodeEntry, constant, variable
 from nnvm.graph.node import apply as apply_node
 from nnvm.graph.op import Op
-from nnvm.graph.passes.infer_type import SCALAR, Hint, infer_type
+from nnvm.graph.passes.infer_type import infer_type
+from nnvm.graph.type_solver import ELEMWISE, SCALAR, Hint, PartialShape, TypeSolution, partial, solve_types
 from nnvm.graph.types import TensorType
 from nnvm.name import NameManager
 
@@ -86,7 +87,9 @@ class Symbol:
                 continue
             inputs = [_replaced(new, e) for e in node.inputs]
             same = all(a == b for a, b in zip(inputs, node.inputs))
-            new[node] = node if same else Node(node.op, tuple(inputs), node.attrs, node.name, None, node.source)
+            new[node] = made = node if same else Node(node.op, tuple(inputs), node.attrs, node.name, None, node.source)
+            if node in hints:
+                hints[made] = hints[node]
         entries = [_replaced(new, e) for e in self.entries]
         if name is not None and len(entries) == 1:
             n = entries[0].node
@@ -138,15 +141,44 @@ class Symbol:
         attrs = {"type_hints": tuple(names)} if names else {}
         return Graph(self.entries, tuple(n for n in order if n.is_variable), attrs)
 
-    def infer_type(self, **types: TensorType) -> Graph:
-        """The graph with types, from those of variables by name."""
+    def infer_type(self, **types: TensorType | Hint) -> Graph:
+        """The graph with types, from those of variables, or of outputs and other values, by name.
+
+        A type may be known in part: ``partial((None, 3), "float32")`` of `nnvm.graph.type_solver`.
+        """
         return infer_type(self.graph(), types)
 
-    def infer_shape(self, dtype: DType | str = F32, **shapes: Shape) -> tuple[dict[str, Shape], list[Shape]]:
-        """(shape of each variable by name, shapes of the outputs), from the shapes of some variables."""
-        t = as_dtype(dtype)
-        graph = self.infer_type(**{k: TensorType(tuple(s), t) for k, s in shapes.items()})
-        return {v.name: v[0].type.shape for v in graph.inputs}, [e.type.shape for e in graph.outputs]
+    def infer_shape(
+        self, dtype: DType | str | None = None, **shapes: PartialShape
+    ) -> tuple[dict[str, Shape], list[Shape], dict[str, Shape]]:
+        """Shapes of the arguments by name, of the outputs, and of the auxiliary states by name.
+
+        Args:
+            dtype: of what `shapes` tells of; shapes do not depend on it, so it only makes the check stricter.
+            shapes: by the name of a variable, an output (``fc_output``) or another node. A size of 0 or None is not
+                known, as in NNVM. They flow forward and backward.
+
+        TypeInferenceError names what does not follow, or the nodes that contradict each other.
+        """
+        solution = self._solve(dtype, shapes)
+        solution.require(dtypes=False)
+        found: dict[str, Shape] = {v.name: solution.known_shape(v[0]) for v in solution.graph.inputs}
+        states = self.list_input_names("aux_state")
+        arguments = {name: shape for name, shape in found.items() if name not in states}
+        return arguments, [solution.known_shape(e) for e in self.entries], {name: found[name] for name in states}
+
+    def infer_shape_partial(
+        self, dtype: DType | str | None = None, **shapes: PartialShape
+    ) -> tuple[dict[str, PartialShape], list[PartialShape], dict[str, PartialShape]]:
+        """`infer_shape` as far as it goes: sizes that do not follow are None, and so is a shape of unknown rank."""
+        solution = self._solve(dtype, shapes)
+        found = {v.name: solution.shape(v[0]) for v in solution.graph.inputs}
+        states = self.list_input_names("aux_state")
+        arguments = {name: shape for name, shape in found.items() if name not in states}
+        return arguments, [solution.shape(e) for e in self.entries], {name: found[name] for name in states}
+
+    def _solve(self, dtype: DType | str | None, shapes: Mapping[str, PartialShape]) -> TypeSolution:
+        return solve_types(self.graph(), {k: partial(_with_unknowns(s), dtype) for k, s in shapes.items()})
 
     def debug_str(self) -> str:
         return self.graph().ir()
@@ -213,13 +245,14 @@ class Symbol:
 
 
 def Variable(
-    name: str, shape: Shape | None = None, dtype: DType | str | None = None, init: Any = None, kind: str = "input",
+    name: str, shape: PartialShape = None, dtype: DType | str | None = None, init: Any = None, kind: str = "input",
     attr: Mapping[str, Any] | None = None,
 ) -> Symbol:  # fmt: skip
     """An input of the network.
 
     Args:
-        shape: with it the variable is typed at once.
+        shape: with it the variable is typed at once; a size of 0 or None is not known (as in NNVM), and what is not
+            known, or has a name, is found by inference.
         dtype: element type; float32 by default.
         init: how `nnvm.testing.init` fills it: the name of an initializer, a number, or an array.
         kind: ``input`` (new at each call) or ``param`` (a weight).
@@ -230,8 +263,11 @@ def Variable(
         notes["__init__"] = init
     if shape is None and dtype is not None:
         notes["__dtype__"] = as_dtype(dtype)
-    known = None if shape is None else TensorType(tuple(shape), as_dtype(dtype or F32))
-    return Symbol([variable(name, known, kind, notes)])
+    sizes = [d for d in shape or () if isinstance(d, int) and d != 0]
+    if shape is not None and len(sizes) == len(shape):
+        return Symbol([variable(name, TensorType(tuple(sizes), as_dtype(dtype or F32)), kind, notes)])
+    entry = variable(name, None, kind, notes)
+    return Symbol([entry], {} if shape is None else {entry.node: partial(_with_unknowns(shape), dtype or F32)})
 
 
 def Group(symbols: Sequence[Symbol]) -> Symbol:
@@ -261,29 +297,34 @@ def _compose(name: str, *args: Symbol | float, **kwargs: Any) -> Symbol:
     return _function(registry.get(name))(*args, **kwargs)
 
 
-# Layers: attributes of NNVM that tell the shapes of the weights
+def _with_unknowns(shape: PartialShape) -> PartialShape:
+    """A shape as NNVM writes it, where 0 is a size that is not known."""
+    return None if shape is None else tuple(None if d == 0 else d for d in shape)
+
+
+# Layers: attributes of NNVM that tell the shapes of the weights, as far as these do not follow from the data
 
 
 def _conv(attrs: dict[str, Any], transposed: bool) -> dict[str, Hint]:
     channels, kernel = attrs.pop("channels"), tuple(attrs.pop("kernel_size"))
-    groups = attrs.get("groups", 1)
-    if transposed:
-        return {"weight": (("data", 1, 1), channels // groups, *kernel), "bias": (channels,)}
-    return {"weight": (channels, ("data", 1, groups), *kernel), "bias": (channels,)}
+    plain = (None, channels // attrs.get("groups", 1), *kernel) if transposed else (channels, None, *kernel)
+    layout = attrs.get("kernel_layout")
+    sizes = dict(zip(("IO" if transposed else "OI") + "DHW"[-len(kernel) :], plain))
+    return {"weight": partial(plain if layout is None else tuple(sizes[a] for a in layout)),
+            "bias": partial((channels,))}  # fmt: skip
 
 
 def _dense(attrs: dict[str, Any]) -> dict[str, Hint]:
     units = attrs.pop("units")
-    return {"weight": (units, ("data", -1, 1)), "bias": (units,)}
+    return {"weight": partial((units, None)), "bias": partial((units,))}
 
 
 def _batch_norm(attrs: dict[str, Any]) -> dict[str, Hint]:
-    channels: Hint = (("data", attrs.get("axis", 1), 1),)
-    return dict.fromkeys(("gamma", "beta", "moving_mean", "moving_var"), channels)
+    return dict.fromkeys(("gamma", "beta", "moving_mean", "moving_var"), partial())
 
 
 def _norm(attrs: dict[str, Any]) -> dict[str, Hint]:
-    return dict.fromkeys(("gamma", "beta"), (("data", -1, 1),))
+    return dict.fromkeys(("gamma", "beta"), partial())
 
 
 _LAYERS: dict[str, Callable[[dict[str, Any]], dict[str, Hint]]] = {
@@ -293,8 +334,8 @@ _LAYERS: dict[str, Callable[[dict[str, Any]], dict[str, Hint]]] = {
 }  # fmt: skip
 
 
-def _function(op: Op) -> Callable[..., Symbol]:
-    """The function that applies an op to symbols."""
+def _function(op: Op, same_shape: bool = False) -> Callable[..., Symbol]:
+    """The function that applies an op to symbols; `same_shape`: to inputs of one shape, as NNVM's elemwise_add does."""
 
     def call(
         *args: Symbol | float, name: str | None = None, attr: Mapping[str, Any] | None = None, **kwargs: Any
@@ -311,6 +352,8 @@ def _function(op: Op) -> Callable[..., Symbol]:
         inputs = _inputs(op, args, given, name, shapes, use_bias)
         hints = {n: h for s in inputs for n, h in s.hints.items()}
         node = apply_node(made, [s._entry() for s in inputs], {**attrs, **notes_of(attr)}, name)
+        if same_shape and node.types is None and all(isinstance(a, Symbol) for a in args):
+            hints[node] = ELEMWISE
         return Symbol(node.outputs, hints)
 
     call.__name__, call.__doc__ = op.name, op.doc
@@ -376,7 +419,7 @@ def __getattr__(name: str) -> Callable[..., Symbol]:
     if name.startswith("__"):
         raise AttributeError(name)
     try:
-        return _function(registry.get(name))
+        return _function(registry.get(name), name.startswith("elemwise_"))
     except KeyError as e:
         raise AttributeError(f"nnvm.symbol: {e.args[0]}") from None
 

@@ -23,10 +23,9 @@ def test_elementwise_of_the_documentation():
     x, y = sym.Variable("x"), sym.Variable("y")
     z = sym.elemwise_add(x, sym.sqrt(y))
     assert z.list_input_names() == ["x", "y"]
-    inputs, outputs = z.infer_shape(x=(4,), y=(4,))
-    assert inputs == {"x": (4,), "y": (4,)} and outputs == [(4,)]
+    assert z.infer_shape(x=(4,)) == ({"x": (4,), "y": (4,)}, [(4,)], {})
     with pytest.raises(TypeInferenceError, match="variables y"):
-        z.infer_shape(x=(4,))
+        sym.broadcast_add(x, sym.sqrt(y)).infer_shape(x=(4,))
 
 
 def block(data, name, channels, strides=(1, 1)):
@@ -46,9 +45,10 @@ def test_layers_make_and_shape_their_weights():
     net = resnet()
     assert net.list_input_names()[:7] == ["data", "stem_conv_weight", "stem_bn_gamma", "stem_bn_beta",
                                           "stem_bn_moving_mean", "stem_bn_moving_var", "a_conv_weight"]  # fmt: skip
-    inputs, outputs = net.infer_shape(data=(2, 3, 32, 32))
+    inputs, outputs, states = net.infer_shape(data=(2, 3, 32, 32))
     assert inputs["stem_conv_weight"] == (16, 3, 3, 3) and inputs["fc_weight"] == (10, 16) and outputs == [(2, 10)]
     assert inputs["a_bn_gamma"] == (16,) and inputs["fc_bias"] == (10,)
+    assert states["b_bn_moving_var"] == (16,) and list(states) == net.list_input_names("aux_state")
 
 
 def test_a_symbol_goes_through_the_whole_pipeline():

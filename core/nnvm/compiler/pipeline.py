@@ -11,6 +11,8 @@ import nnvm.graph.passes  # noqa: F401  registers them
 __all__ = ["pipeline"]
 
 _PIPELINE: tuple[str, ...] = (
+    # what is not given of the shapes; nothing where all variables have their types
+    "InferShape",
     # * every other pass reads types
     "InferType",
     # first, as what it leaves (multiply, add on parameters) is what the folding passes look for

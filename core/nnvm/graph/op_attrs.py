@@ -47,8 +47,8 @@ def declare(name: str, signature: str, doc: str) -> None:
 
 declare("infer_type", "(attrs, inputs: tuple[TensorType, ...]) -> tuple[TensorType, ...]",
         "Types of the outputs; ValueError says what does not fit.")  # fmt: skip
-declare("infer_backward", "(attrs, inputs: tuple[TensorType | None, ...], outputs: ...) -> inputs",
-        "What known outputs say about the inputs.")  # fmt: skip
+declare("type_relation", "TypeRelation (graph/type_relation.py)",
+        "Equations between the types of inputs and outputs, for inference forward and backward.")  # fmt: skip
 declare("pattern", "OpPattern", "How outputs depend on inputs, for fusion.")
 declare("compute", "(attrs, inputs: list[te.Tensor], outputs: tuple[TensorType, ...]) -> list[te.Tensor]",
         "The algorithm as tensor expressions, one tensor per output.")  # fmt: skip

@@ -12,6 +12,7 @@ from nnvm.graph.passes import (
     fold_scale_axis,
     gradient,
     graph_fuse,
+    infer_shape,
     infer_type,
     own_outputs,
     plan_memory,
@@ -23,5 +24,5 @@ from nnvm.graph.passes import (
 __all__ = [
     "alter_op_layout", "canonicalize_matmul", "canonicalize_reshape", "eliminate_common", "eliminate_dead",
     "eliminate_identity", "finish_prepare", "fold_constant", "fold_scale_axis", "gradient", "graph_fuse",
-    "infer_type", "own_outputs", "plan_memory", "precompute_prune", "replace_op", "simplify_inference",
+    "infer_shape", "infer_type", "own_outputs", "plan_memory", "precompute_prune", "replace_op", "simplify_inference",
 ]  # fmt: skip
