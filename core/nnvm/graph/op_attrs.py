@@ -57,7 +57,10 @@ declare("build_tir", "(attrs, inputs: tuple[TensorType, ...], outputs: tuple[Ten
 declare("reference", "(attrs, *arrays) -> tuple of numpy arrays", "What the op means, in numpy.")
 declare("gradient", "(node, out_grads: list[NodeEntry | None]) -> list[NodeEntry | None]",
         "Gradients of the inputs, from those of the outputs; None where there is none.")  # fmt: skip
-declare("layout_rule", "see graph/passes/alter_op_layout.py", "How the op lives with blocked layouts.")
+declare("layout_rule", "LayoutRule (graph/passes/alter_op_layout.py)",
+        "The layouts that the op can run in, and how it is made in them.")  # fmt: skip
+declare("layout_cost", "(node, ways: Sequence[Way], machine: Machine) -> Sequence[float]",
+        "Estimated seconds of the op in each way (graph/passes/layout_plan.py); absent: the same in all.")  # fmt: skip
 declare("inplace", "tuple[tuple[int, int], ...]", "(input, output) pairs that may share memory.")
 declare("view", "bool", "The single output is the first input under another shape: contiguous, no copy.")
 declare("scale_axis", "see graph/passes/fold_scale_axis.py", "How scales along an axis move through the op.")

@@ -10,7 +10,7 @@ from typing import Any
 
 from nnvm.dim import Dim
 from nnvm.graph import op as registry
-from nnvm.graph.passes import layout_rules
+from nnvm.graph.passes import layout_conv, layout_costs, layout_rules
 from nnvm.graph.passes.fold_scale_axis import Commutes, ScaleAxis
 from nnvm.graph.types import TensorType
 from nnvm.ops.transform import slice_ranges
@@ -97,16 +97,20 @@ _attach("relu leaky_relu max_pool1d max_pool2d max_pool3d", "scale_axis", Commut
 _attach("avg_pool1d avg_pool2d avg_pool3d", "scale_axis", Commutes(positive=False))
 
 _attach("transpose", "permutation", _permutation)
-_attach("conv1d conv2d conv3d", "layout_rule", layout_rules.Convolution())
-_attach("conv1d_transpose conv2d_transpose conv3d_transpose", "layout_rule", layout_rules.Convolution(transposed=True))
-_attach("dense", "layout_rule", layout_rules.dense)
-_attach(_KEEPS_FINITE, "layout_rule", layout_rules.Elementwise(keeps_finite=True))
-_attach(_OTHER_ELEMENTWISE, "layout_rule", layout_rules.Elementwise())
+_attach("conv1d conv2d conv3d", "layout_rule", layout_conv.convolution)
+_attach("conv1d_transpose conv2d_transpose conv3d_transpose", "layout_rule", layout_conv.transposed_convolution)
+_attach("conv1d conv2d conv3d", "layout_cost", layout_costs.convolution)
+_attach("conv1d_transpose conv2d_transpose conv3d_transpose", "layout_cost", layout_costs.transposed_convolution)
+_attach("dense", "layout_rule", layout_conv.dense)
+_attach(_KEEPS_FINITE, "layout_rule", layout_rules.elementwise(keeps_finite=True))
+_attach(_OTHER_ELEMENTWISE, "layout_rule", layout_rules.elementwise(keeps_finite=False))
 for _kind in ("max_pool{}d", "avg_pool{}d", "max_pool{}d_with_indices", "adaptive_avg_pool{}d", "adaptive_max_pool{}d",
               "global_avg_pool{}d", "global_max_pool{}d"):  # fmt: skip
     for _rank in (1, 2, 3):
         _attach(_kind.format(_rank), "layout_rule", layout_rules.on_layout)
+        _attach(_kind.format(_rank), "layout_cost", layout_costs.moving(plain=2, blocked=1))
 _attach("resize", "layout_rule", layout_rules.on_layout)
+_attach("resize", "layout_cost", layout_costs.moving(plain=8, blocked=1.5))
 _attach("sum mean max min", "layout_rule", layout_rules.reduction)
 _attach("concatenate", "layout_rule", layout_rules.concatenate)
 _attach("pad", "layout_rule", layout_rules.pad)

@@ -7,35 +7,31 @@
 return %v                            %v = conv2d(%z, ...); return layout_transform(%v, NCHW8c -> NCHW)
 ```
 In ``NCHW8c`` the channels lie in blocks of one vector register (8 floats with AVX2, 16 with AVX-512), so that kernels
-compute one block of output channels per vector. Values are followed through the graph with the layout they are in; the
-op attribute ``layout_rule``,
+compute one block of output channels per vector. Which layout each value is in is decided for the whole graph at once
+(`layout_plan`), from what kernels and transforms are estimated to cost; here the graph is written anew by that plan.
+The op attribute ``layout_rule`` is a `LayoutRule`: the ways in which the op can run, and how it is made in one of them.
 
-    (node, values: tuple[Value, ...], blocker: Blocker) -> tuple[Value, ...] | None
-
-makes the op on blocked values, or gives None where it has to have them plain. Channel counts that a block does not
-divide are padded with zeros where that does not cost much more; weights have zeros there too, so that what elementwise
-ops make of the padding is never seen.
+Channel counts that a block does not divide are padded with zeros where that costs less; weights have zeros there too,
+so that what elementwise ops make of the padding is never seen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from nnvm.dim import Dim, Shape
+from nnvm.dim import Shape
 from nnvm.graph.dependence import Fixed
 from nnvm.graph.graph import Graph, with_inputs
 from nnvm.graph.layout import Layout
 from nnvm.graph.node import Node, NodeEntry, apply
 from nnvm.graph.pass_manager import PassContext, register_pass
-from nnvm.target import Target
+from nnvm.graph.passes.layout_plan import Machine, Way, keeps_order, plan_layouts
 
-__all__ = ["MOST_PADDING", "SPATIAL", "Blocker", "Rule", "Value", "alter_op_layout", "padded"]
+__all__ = ["SPATIAL", "Blocker", "LayoutRule", "Value", "Values", "alter_op_layout"]
 
 #: Spatial axes by rank of the tensor.
 SPATIAL = {3: "W", 4: "HW", 5: "DHW"}
-#: Largest part of the padded channels to the real ones.
-MOST_PADDING = 1.6
 
 
 @dataclass(frozen=True)
@@ -63,102 +59,89 @@ class Value:
         return self.layout is not None and (not isinstance(channels, int) or channels % self.block != 0)
 
 
-Rule = Callable[[Node, "tuple[Value, ...]", "Blocker"], "tuple[Value, ...] | None"]
+Values = tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class LayoutRule:
+    """Value of the op attribute ``layout_rule``.
+
+    Attributes:
+        ways: the ways in which a node can run besides the plain one.
+        make: its outputs in the chosen way. The values come as they are; ``blocker.to`` brings them into the blocks
+            that the way says.
+        always: `make` is for the plain way too.
+    """
+
+    ways: Callable[[Node, Fixed, Machine], Sequence[Way]]
+    make: Callable[[Node, Values, Way, Blocker], Values]
+    always: bool = False
 
 
 @register_pass("AlterOpLayout", requires=["typed"], opt_level=3)
 def alter_op_layout(graph: Graph, context: PassContext) -> Graph:
     """Gives the graph on blocked layouts. requires: ``typed``. Does nothing where there is nothing to block."""
-    blocker = Blocker(context.target)
+    machine, fixed = Machine(context.target), Fixed()
+    plan = plan_layouts(graph, fixed, machine)
+    blocker = Blocker(machine, fixed)
     values: dict[NodeEntry, Value] = {}
+    changed = False
     for node in graph.nodes:
         given = tuple(values[e] for e in node.inputs)
-        rule: Rule | None = node.op.attr("layout_rule")
-        made = rule(node, given, blocker) if rule is not None and node.types is not None else None
-        if made is None:
+        way = plan.get(node)
+        if way is not None and (way.block > 1 or max(way.inputs, default=1) > 1 or node.op.attr("layout_rule").always):
+            made = node.op.attr("layout_rule").make(node, given, way, blocker)
+            changed |= made[0].entry.node is not node
+        else:
             entries = tuple(blocker.plain(v) for v in given)
             kept = node if entries == node.inputs else with_inputs(node, entries)
             made = tuple(Value(e, e.type.shape if e.node.types is not None else ()) for e in kept.outputs)
         values.update(zip(node.outputs, made, strict=True))
-    if not blocker.changed:
+    if not changed:
         return graph
     return graph.with_outputs([blocker.plain(values[e]) for e in graph.outputs])
 
 
 class Blocker:
-    """Chooses blocks and converts values; each conversion is made once."""
+    """Converts values; each conversion is made once."""
 
-    def __init__(self, target: Target) -> None:
-        self.lanes = max(4, target.lanes(32))
-        self.fixed = Fixed()
-        self.changed = False
-        self._plain: dict[NodeEntry, NodeEntry] = {}
-        self._blocked: dict[NodeEntry, NodeEntry] = {}
-
-    def block_of(self, channels: Dim) -> int | None:
-        """Block for that many channels: a vector register, or half of one; None where it would be mostly padding."""
-        if not isinstance(channels, int) or channels < 1:
-            return None
-        for block in (self.lanes, self.lanes // 2):
-            if block >= 4 and padded(channels, block) <= MOST_PADDING * channels:
-                return block
-        return None
+    def __init__(self, machine: Machine, fixed: Fixed) -> None:
+        self.machine, self.fixed = machine, fixed
+        self._made: dict[tuple[NodeEntry, int], NodeEntry] = {}
 
     def layout(self, rank: int, block: int) -> Layout:
-        return Layout.parse(f"NC{SPATIAL[rank]}{block}c")
+        return Layout.parse(layout_name(rank, block))
 
     def plain(self, value: Value) -> NodeEntry:
         """The value in its old layout."""
-        if value.layout is None:
+        return self.to(value, 1)
+
+    def to(self, value: Value, block: int) -> NodeEntry:
+        """The value in blocks of that size; 1: plain."""
+        if value.block == block:
             return value.entry
-        if value.entry not in self._plain:
-            names = value.layout.names
-            if _keeps_order(value.shape, value.is_padded):
-                made = _op("reshape", value.entry, shape=value.shape)
+        key = value.entry, block
+        if key not in self._made:
+            rank, shape = len(value.shape), value.shape
+            names = "NC" + SPATIAL[rank]
+            wanted = self.layout(rank, block)
+            if keeps_order(shape, value.block) and keeps_order(shape, block):
+                made = _op("reshape", value.entry, shape=wanted.shape(dict(zip(names, shape))))
             else:
-                made = self.unblocked(value, names)
-            self._plain[value.entry] = made
-        return self._plain[value.entry]
+                made = self.transformed(value, str(wanted))
+            self._made[key] = made
+        return self._made[key]
 
-    def unblocked(self, value: Value, names: str) -> NodeEntry:
-        """A blocked value as a plain tensor with its axes in the order of `names`."""
-        assert value.layout is not None
+    def transformed(self, value: Value, layout: str) -> NodeEntry:
+        """The value in any layout of its axes."""
+        source = layout_name(len(value.shape), value.block)
         sizes = value.shape if value.is_padded else None
-        return _op("layout_transform", value.entry, src_layout=str(value.layout), dst_layout=names, sizes=sizes)
-
-    def blocked(self, value: Value, block: int) -> NodeEntry:
-        """The value in blocks of that size; a transpose before it is done on the way."""
-        if value.layout is not None:
-            if value.block == block:
-                return value.entry
-            value = Value(self.plain(value), value.shape)
-        rank = len(value.shape)
-        layout = self.layout(rank, block)
-        if value.entry not in self._blocked:
-            channels = value.shape[1]
-            partial = not isinstance(channels, int) or channels % block != 0
-            if _keeps_order(value.shape, partial):
-                made = _op("reshape", value.entry, shape=layout.shape(dict(zip(layout.names, value.shape))))
-            else:
-                source, names = value.entry, layout.names
-                permutation = source.node.op.attr("permutation")
-                if permutation is not None and not self.fixed(source.node):
-                    axes = permutation(source.node.attrs, rank)
-                    source = source.node.inputs[0]
-                    names = "".join(layout.names[axes.index(d)] for d in range(rank))
-                made = _op("layout_transform", source, src_layout=names, dst_layout=str(layout))
-            self._blocked[value.entry] = made
-        return self._blocked[value.entry]
+        return _op("layout_transform", value.entry, src_layout=source, dst_layout=layout, sizes=sizes)
 
 
-def padded(channels: int, block: int) -> int:
-    """Channels with those that fill the last block."""
-    return -(-channels // block) * block
-
-
-def _keeps_order(shape: Shape, partial: bool) -> bool:
-    """Whether blocking leaves all elements where they are: one position per channel, no partial block."""
-    return not partial and all(d == 1 for d in shape[2:])
+def layout_name(rank: int, block: int) -> str:
+    """The name of the layout with channels in blocks of that size; 1: plain."""
+    return f"NC{SPATIAL[rank]}{block}c" if block > 1 else "NC" + SPATIAL[rank]
 
 
 def _op(name: str, *inputs: NodeEntry, **attrs: object) -> NodeEntry:

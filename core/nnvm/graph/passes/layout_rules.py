@@ -1,290 +1,158 @@
-"""Layout rules by kind of op, for the attribute ``layout_rule`` (see alter_op_layout)."""
+"""Layout rules of ops without weights, for the attribute ``layout_rule`` (see alter_op_layout)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
+from nnvm.dim import Dim, Shape, ceildiv
+from nnvm.graph.dependence import Fixed
+from nnvm.graph.node import Node, NodeEntry, apply
+from nnvm.graph.passes.alter_op_layout import SPATIAL, Blocker, LayoutRule, Value, Values, layout_name
+from nnvm.graph.passes.layout_plan import Machine, Way
 
-from nnvm.dim import Dim, ceildiv
-from nnvm.graph.node import Node, NodeEntry, apply, constant
-from nnvm.graph.passes.alter_op_layout import MOST_PADDING, SPATIAL, Blocker, Value, padded
-from nnvm.graph.types import TensorType
-
-__all__ = [
-    "Convolution", "Elementwise", "concatenate", "dense", "on_layout", "pad", "reduction", "reshape", "slice_axes",
-    "transpose",
-]  # fmt: skip
-
-Values = tuple[Value, ...]
-#: Groups that are computed as one, with zeros between them, at most.
-_MOST_MERGED = 4
+__all__ = ["concatenate", "elementwise", "on_layout", "pad", "reduction", "reshape", "slice_axes", "transpose"]
 
 
-@dataclass(frozen=True)
-class Convolution:
-    """Convolutions with attributes data_layout, kernel_layout, out_layout, groups and channels.
-
-    Attributes:
-        transposed: the weight is [I, O/groups, ...] instead of [O, I/groups, ...].
-    """
-
-    transposed: bool = False
-
-    def __call__(self, node: Node, values: Values, blocker: Blocker) -> Values | None:
-        data, weight = values[0], values[1]
-        rank = len(data.shape)
-        if not self._applies(node, values, blocker):
-            return None
-        out = node.outputs[0].type
-        groups, total = node.attrs["groups"], data.shape[1]
-        block = blocker.block_of(out.shape[1])
-        if block is None or not isinstance(total, int) or (self.transposed and groups > 1):
-            return None
-        inner = data.block if data.layout is not None else blocker.block_of(total)
-        if groups == 1:
-            if data.layout is None and (inner is None or total < inner):
-                inner = None  # few channels: the data stays plain, as in the first layer of a network
-            groups_out, kernel = 1, weight.entry
-        elif groups == total == out.shape[1]:
-            return self._depthwise(node, values, blocker, block if data.layout is None else data.block)
-        else:
-            merged = self._merge_groups(node, weight.entry, inner, block)
-            if merged is None:
-                return None
-            groups_out, kernel = merged
-        plain = ("IO" if self.transposed else "OI") + SPATIAL[rank]
-        packed = plain + (f"{inner}i" if inner else "") + f"{block}o"
-        kernel = _op("layout_transform", kernel, src_layout=plain, dst_layout=packed)
-        source = blocker.blocked(data, inner) if inner else blocker.plain(data)
-        return self._made(node, values, blocker, source, kernel, packed, inner, block, groups_out)
-
-    def _applies(self, node: Node, values: Values, blocker: Blocker) -> bool:
-        defaults = all(node.attrs[k] == node.op.params[k].default
-                       for k in ("data_layout", "kernel_layout", "out_layout", "channels"))  # fmt: skip
-        weight = values[1]
-        return (
-            defaults and len(values[0].shape) in SPATIAL and weight.layout is None
-            and all(isinstance(d, int) for d in weight.shape) and blocker.fixed(weight.entry.node)
-            and node.outputs[0].type.dtype.is_float
-        )  # fmt: skip
-
-    def _depthwise(self, node: Node, values: Values, blocker: Blocker, block: int) -> Values:
-        spatial = SPATIAL[len(values[0].shape)]
-        packed = f"OI{spatial}1i{block}o"
-        kernel = _op("layout_transform", values[1].entry, src_layout=f"OI{spatial}", dst_layout=packed)
-        groups = padded(node.attrs["groups"], block)
-        source = blocker.blocked(values[0], block)
-        return self._made(node, values, blocker, source, kernel, packed, block, block, groups)
-
-    def _merge_groups(
-        self, node: Node, weight: NodeEntry, inner: int | None, block: int
-    ) -> tuple[int, NodeEntry] | None:
-        """As few groups as make whole blocks of channels: the new number of groups and a weight with zeros between."""
-        groups = node.attrs["groups"]
-        outputs, inputs = weight.type.shape[0] // groups, weight.type.shape[1]
-        for m in range(1, _MOST_MERGED + 1):
-            if inner and groups % m == 0 and m * inputs % inner == 0 and m * outputs % block == 0:
-                break
-        else:
-            return None
-        if m == 1:
-            return groups, weight
-        window = weight.type.shape[2:]
-        parts = _op("reshape", weight, shape=(groups // m, m, outputs, 1, inputs, *window))
-        eye = np.eye(m, dtype=weight.type.dtype.numpy).reshape(1, m, 1, m, 1, *(1 for _ in window))
-        diagonal = constant(eye, TensorType(eye.shape, weight.type.dtype, weight.type.device))
-        merged = _op("where", _op("not_equal", diagonal, _zero(weight)), parts, _zero(weight))
-        return groups // m, _op("reshape", merged, shape=(weight.type.shape[0], m * inputs, *window))
-
-    def _made(
-        self, node: Node, values: Values, blocker: Blocker, source: NodeEntry, kernel: NodeEntry, packed: str,
-        inner: int | None, block: int, groups: int,
-    ) -> Values:  # fmt: skip
-        rank = len(values[0].shape)
-        shape = node.outputs[0].type.shape
-        channels = shape[1]
-        assert isinstance(channels, int)
-        out = blocker.layout(rank, block)
-        bias = []
-        if len(values) > 2:
-            b = blocker.plain(values[2])
-            whole = channels % block == 0
-            bias = [_op("reshape", b, shape=(channels // block, block)) if whole
-                    else _op("layout_transform", b, src_layout="C", dst_layout=f"C{block}c")]  # fmt: skip
-        attrs = {
-            **node.attrs, "groups": groups, "kernel_layout": packed, "out_layout": str(out),
-            "data_layout": str(blocker.layout(rank, inner)) if inner else "NC" + SPATIAL[rank],
-            "channels": None if channels % block == 0 else channels,
-        }  # fmt: skip
-        made = apply(node.op, [source, kernel, *bias], attrs, node.name, node.source)
-        blocker.changed = True
-        return (Value(made[0], shape, out),)
+def _blocks(shape: Shape, machine: Machine) -> tuple[int, ...]:
+    """The blocks that a value may be in."""
+    return machine.blocks(shape[1]) if len(shape) in SPATIAL else ()
 
 
-def dense(node: Node, values: Values, blocker: Blocker) -> Values | None:
-    """The weight [N, K] in blocks of columns, [N/p, K, p], two vectors wide; the data stays plain."""
-    weight = values[1]
-    plain = node.attrs["kernel_layout"] == node.op.params["kernel_layout"].default
-    if not plain or not node.outputs[0].type.dtype.is_float or not blocker.fixed(weight.entry.node):
-        return None
-    units = weight.shape[0]
-    block = 2 * blocker.lanes
-    if isinstance(units, int) and units <= blocker.lanes:
-        block = blocker.lanes
-    if not isinstance(units, int) or padded(units, block) > MOST_PADDING * units:
-        return None
-    packed = f"NK{block}n"
-    kernel = _op("layout_transform", weight.entry, src_layout="NK", dst_layout=packed)
-    entries = [blocker.plain(values[0]), kernel, *map(blocker.plain, values[2:])]
-    attrs = {**node.attrs, "kernel_layout": packed, "units": None if units % block == 0 else units}
-    made = apply(node.op, entries, attrs, node.name, node.source)
-    blocker.changed = True
-    return (Value(made[0], node.outputs[0].type.shape),)
+def _same(allowed: Callable[[Node, int], bool]) -> Callable[[Node, Fixed, Machine], list[Way]]:
+    """Ways in which all inputs and outputs have one block, where that is allowed."""
+
+    def ways(node: Node, fixed: Fixed, machine: Machine) -> list[Way]:
+        blocks = _blocks(node.inputs[0].type.shape, machine)
+        return [Way((b,) * len(node.inputs), b) for b in blocks if allowed(node, b)]
+
+    return ways
+
+
+# Elementwise
 
 
 @dataclass(frozen=True)
-class Elementwise:
+class _Elementwise:
     """Elementwise and broadcasting ops of one output.
 
     Attributes:
         keeps_finite: finite for all finite inputs, so that padding stays harmless.
     """
 
-    keeps_finite: bool = False
+    keeps_finite: bool
 
-    def __call__(self, node: Node, values: Values, blocker: Blocker) -> Values | None:
-        first = next((v for v in values if v.layout is not None), None)
+    def ways(self, node: Node, fixed: Fixed, machine: Machine) -> list[Way]:
         shape = node.outputs[0].type.shape
-        if first is None or first.layout is None or len(shape) != len(first.layout.names):
-            return None
-        if shape[1] != first.shape[1] or (first.is_padded and not self.keeps_finite):
-            return None
-        whole = [v for v in values if v.shape == shape and not blocker.fixed(v.entry.node)]
-        if 2 * sum(v.layout is None for v in whole) > len(whole):
-            return None
-        entries = []
-        for v in values:
-            e = _operand(v, first, blocker)
-            if e is None:
-                return None
-            entries.append(e)
+        shapes = [e.type.shape for e in node.inputs]
+        if not any(s == shape and not fixed(e.node) for s, e in zip(shapes, node.inputs)):
+            return []
+        found = []
+        for b in _blocks(shape, machine):
+            if self.keeps_finite or shape[1] % b == 0:
+                found.append(Way(tuple(b if len(s) == len(shape) and s[1] == shape[1] else 1 for s in shapes), b))
+        return found
+
+    def make(self, node: Node, values: Values, way: Way, blocker: Blocker) -> Values:
+        shape = node.outputs[0].type.shape
+        entries = [_operand(v, shape, way.block, blocker) for v in values]
         made = apply(node.op, entries, node.attrs, node.name, node.source)
-        return (Value(made[0], shape, first.layout),)
+        return (Value(made[0], shape, blocker.layout(len(shape), way.block)),)
 
 
-def _operand(value: Value, like: Value, blocker: Blocker) -> NodeEntry | None:
-    """An operand that broadcasts to a blocked value, in its layout."""
-    assert like.layout is not None
-    if value.layout is not None:
-        return value.entry if value.layout == like.layout and value.shape[1] == like.shape[1] else None
-    rank, shape = len(like.shape), value.shape
-    if value.entry.type.numel == 1:
-        return _op("reshape", value.entry, shape=()) if shape else value.entry
-    if len(shape) > rank:
-        return None
-    shape = (*(1,) * (rank - len(shape)), *shape)
-    entry = value.entry if len(value.shape) == rank else _op("reshape", value.entry, shape=shape)
+def _operand(value: Value, like: Shape, block: int, blocker: Blocker) -> NodeEntry:
+    """An operand that broadcasts to a value of shape `like` in blocks."""
+    shape = value.shape
+    if len(shape) == len(like) and shape[1] == like[1]:
+        return blocker.to(value, block)
+    entry = blocker.plain(value)
+    if entry.type.numel == 1:
+        return _op("reshape", entry, shape=()) if shape else entry
+    shape = (*(1,) * (len(like) - len(shape)), *shape)
+    entry = entry if len(value.shape) == len(like) else _op("reshape", entry, shape=shape)
     if shape[1] == 1:
         return _op("reshape", entry, shape=(*shape, 1))
-    return blocker.blocked(Value(entry, shape), like.block)
+    return blocker.to(Value(entry, shape), block)
 
 
-def on_layout(node: Node, values: Values, blocker: Blocker) -> Values | None:
-    """Pooling and resizing: an attribute ``layout`` says it all."""
-    value = values[0]
-    if value.layout is None or node.attrs["layout"] not in (None, value.layout.names):
-        return None
-    made = apply(node.op, [value.entry], {**node.attrs, "layout": str(value.layout)}, node.name, node.source)
-    return tuple(Value(e, old.type.shape, value.layout) for e, old in zip(made.outputs, node.outputs))
+# Ops with an attribute that names the layout
 
 
-def concatenate(node: Node, values: Values, blocker: Blocker) -> Values | None:
-    """Along the channels only where all parts are whole blocks."""
-    first = next((v for v in values if v.layout is not None), None)
-    if first is None or first.layout is None or 2 * sum(v.layout is None for v in values) > len(values):
-        return None
-    rank, block = len(first.shape), first.block
-    axis = node.attrs["axis"] % rank
-    for v in values:
-        channels = v.shape[1]
-        if v.layout not in (None, first.layout) or not isinstance(channels, int):
-            return None
-        if axis == 1 and channels % block:
-            return None
-    entries = [blocker.blocked(v, block) for v in values]
-    made = apply(node.op, entries, {**node.attrs, "axis": axis}, node.name, node.source)
-    return (Value(made[0], node.outputs[0].type.shape, first.layout),)
+def _make_on_layout(node: Node, values: Values, way: Way, blocker: Blocker) -> Values:
+    entry, layout = blocker.to(values[0], way.block), blocker.layout(len(values[0].shape), way.block)
+    made = apply(node.op, [entry], {**node.attrs, "layout": str(layout)}, node.name, node.source)
+    return tuple(Value(e, old.type.shape, layout) for e, old in zip(made.outputs, node.outputs))
 
 
-def pad(node: Node, values: Values, blocker: Blocker) -> Values | None:
-    """Where the channels are not padded."""
-    value, widths = values[0], node.attrs["pad_width"]
-    if value.layout is None or widths[1] != (0, 0):
-        return None
-    made = apply(node.op, [value.entry], {**node.attrs, "pad_width": (*widths, (0, 0))}, node.name, node.source)
-    return (Value(made[0], node.outputs[0].type.shape, value.layout),)
+def _names_plain_layout(node: Node, block: int) -> bool:
+    return node.attrs["layout"] in (None, layout_name(node.inputs[0].type.rank, 1))
 
 
-def slice_axes(node: Node, values: Values, blocker: Blocker) -> Values | None:
-    """Where whole blocks of channels are taken."""
-    value = values[0]
-    if value.layout is None:
-        return None
-    rank, block, channels = len(value.shape), value.block, value.shape[1]
-    begin, end = _per_axis(node.attrs["begin"], rank), _per_axis(node.attrs["end"], rank)
-    step = tuple(s or 1 for s in _per_axis(node.attrs["step"], rank))
-    assert isinstance(channels, int)
-    low, high = _bound(begin[1], 0, channels), _bound(end[1], channels, channels)
-    if step[1] != 1 or low is None or high is None or low % block or (high % block and high != channels):
-        return None
-    attrs = {
-        "begin": (begin[0], low // block, *begin[2:]),
-        "end": (end[0], ceildiv(high, block), *end[2:]),
-        "step": step,
-    }
-    made = apply(node.op, [value.entry], attrs, node.name, node.source)
-    return (Value(made[0], node.outputs[0].type.shape, value.layout),)
+# Parts and wholes
 
 
-def reduction(node: Node, values: Values, blocker: Blocker) -> Values | None:
-    """Over spatial axes: the result stays blocked, or is plain where nothing but blocks of channels is left."""
-    value, axes = values[0], node.attrs["axis"]
-    if value.layout is None or axes is None:
-        return None
-    rank = len(value.shape)
-    reduced = sorted(a % rank for a in (axes if isinstance(axes, tuple) else (axes,)))
-    if reduced[0] < 2 or not (node.attrs["keepdims"] or reduced == list(range(2, rank))):
-        return None
-    attrs = {**node.attrs, "axis": tuple(reduced), "keepdims": True}
-    made = apply(node.op, [value.entry], attrs, node.name, node.source)
-    shape = tuple(1 if i in reduced else d for i, d in enumerate(value.shape))
-    kept = Value(made[0], shape, value.layout)
-    if node.attrs["keepdims"]:
-        return (kept,)
-    out = node.outputs[0].type.shape
-    return (Value(_op("reshape", blocker.plain(kept), shape=out), out),)
+def _concatenates(node: Node, block: int) -> bool:
+    """Along the channels, all parts but the last have to be whole blocks."""
+    shapes = [e.type.shape for e in node.inputs]
+    if node.attrs["axis"] % len(shapes[0]) != 1:
+        return True
+    return all(isinstance(s[1], int) and s[1] % block == 0 for s in shapes[:-1]) and isinstance(shapes[-1][1], int)
 
 
-def reshape(node: Node, values: Values, blocker: Blocker) -> Values | None:
-    """With one position per channel, the blocked value lies as the plain one."""
-    value = values[0]
-    if value.layout is None or value.is_padded or any(d != 1 for d in value.shape[2:]):
-        return None
+def _concatenate_ways(node: Node, fixed: Fixed, machine: Machine) -> list[Way]:
+    blocks = _blocks(node.outputs[0].type.shape, machine)
+    return [Way((b,) * len(node.inputs), b) for b in blocks if _concatenates(node, b)]
+
+
+def _make_concatenate(node: Node, values: Values, way: Way, blocker: Blocker) -> Values:
     shape = node.outputs[0].type.shape
-    return (Value(_op("reshape", value.entry, shape=shape), shape),)
+    entries = [blocker.to(v, way.block) for v in values]
+    attrs = {**node.attrs, "axis": node.attrs["axis"] % len(shape)}
+    made = apply(node.op, entries, attrs, node.name, node.source)
+    return (Value(made[0], shape, blocker.layout(len(shape), way.block)),)
 
 
-def transpose(node: Node, values: Values, blocker: Blocker) -> Values | None:
-    """Out of the blocks and into the new order of axes in one step."""
-    value = values[0]
-    if value.layout is None:
+def _pads_no_channels(node: Node, block: int) -> bool:
+    return bool(node.attrs["pad_width"][1] == (0, 0))
+
+
+def _make_pad(node: Node, values: Values, way: Way, blocker: Blocker) -> Values:
+    attrs = {**node.attrs, "pad_width": (*node.attrs["pad_width"], (0, 0))}
+    shape = node.outputs[0].type.shape
+    made = apply(node.op, [blocker.to(values[0], way.block)], attrs, node.name, node.source)
+    return (Value(made[0], shape, blocker.layout(len(shape), way.block)),)
+
+
+def _channel_range(node: Node) -> tuple[int, int, int] | None:
+    """(begin, end, all) of the channels that a slice takes one after the other; None where they are not known."""
+    shape = node.inputs[0].type.shape
+    rank, channels = len(shape), shape[1]
+    begin, end, step = (_per_axis(node.attrs[k], rank) for k in ("begin", "end", "step"))
+    if not isinstance(channels, int) or (step[1] or 1) != 1:
         return None
-    axes = node.op.attr("permutation")(node.attrs, len(value.shape))
-    names = "".join(value.layout.names[a] for a in axes)
-    return (Value(blocker.unblocked(value, names), node.outputs[0].type.shape),)
+    low, high = _bound(begin[1], 0, channels), _bound(end[1], channels, channels)
+    return None if low is None or high is None or high <= low else (low, high, channels)
+
+
+def _takes_whole_blocks(node: Node, block: int) -> bool:
+    """Whether a slice begins with a block, and ends with one or with the data."""
+    found = _channel_range(node)
+    return found is not None and found[0] % block == 0 and (found[1] % block == 0 or found[1] == found[2])
+
+
+def _make_slice(node: Node, values: Values, way: Way, blocker: Blocker) -> Values:
+    rank, block = len(values[0].shape), way.block
+    found = _channel_range(node)
+    assert found is not None
+    begin, end, step = (_per_axis(node.attrs[k], rank) for k in ("begin", "end", "step"))
+    attrs = {
+        "begin": (begin[0], found[0] // block, *begin[2:]),
+        "end": (end[0], ceildiv(found[1], block), *end[2:]),
+        "step": tuple(s or 1 for s in step),
+    }
+    made = apply(node.op, [blocker.to(values[0], block)], attrs, node.name, node.source)
+    return (Value(made[0], node.outputs[0].type.shape, blocker.layout(rank, block)),)
 
 
 def _per_axis(given: Sequence[Any] | None, rank: int) -> tuple[Any, ...]:
@@ -301,10 +169,88 @@ def _bound(value: Dim | None, missing: int, size: int) -> int | None:
     return max(0, min(size, value + size if value < 0 else value))
 
 
-def _zero(like: NodeEntry) -> NodeEntry:
-    dtype = like.type.dtype
-    return constant(np.zeros((), dtype.numpy), TensorType((), dtype, like.type.device))
+# Reductions and changes of shape
+
+
+def _reduction_ways(node: Node, fixed: Fixed, machine: Machine) -> list[Way]:
+    """Over spatial axes: the result stays blocked, or is plain where nothing but channels is left."""
+    axes, shape = node.attrs["axis"], node.inputs[0].type.shape
+    if axes is None or len(shape) not in SPATIAL:
+        return []
+    reduced = _reduced(node)
+    if not reduced or reduced[0] < 2 or not (node.attrs["keepdims"] or reduced == list(range(2, len(shape)))):
+        return []
+    return [Way((b,), b if node.attrs["keepdims"] else 1) for b in _blocks(shape, machine)]
+
+
+def _reduced(node: Node) -> list[int]:
+    axes, rank = node.attrs["axis"], node.inputs[0].type.rank
+    return sorted(a % rank for a in (axes if isinstance(axes, tuple) else (axes,)))
+
+
+def _make_reduction(node: Node, values: Values, way: Way, blocker: Blocker) -> Values:
+    shape, block, reduced = values[0].shape, way.inputs[0], _reduced(node)
+    attrs = {**node.attrs, "axis": tuple(reduced), "keepdims": True}
+    made = apply(node.op, [blocker.to(values[0], block)], attrs, node.name, node.source)
+    kept = tuple(1 if i in reduced else d for i, d in enumerate(shape))
+    value = Value(made[0], kept, blocker.layout(len(shape), block))
+    if node.attrs["keepdims"]:
+        return (value,)
+    out = node.outputs[0].type.shape
+    return (Value(_op("reshape", blocker.plain(value), shape=out), out),)
+
+
+def _reshape_ways(node: Node, fixed: Fixed, machine: Machine) -> list[Way]:
+    """With one position per channel and no padding, the blocked value lies as the plain one."""
+    shape = node.inputs[0].type.shape
+    if any(d != 1 for d in shape[2:]):
+        return []
+    return [Way((b,), 1) for b in _blocks(shape, machine) if shape[1] % b == 0]
+
+
+def _make_reshape(node: Node, values: Values, way: Way, blocker: Blocker) -> Values:
+    shape = node.outputs[0].type.shape
+    return (Value(_op("reshape", blocker.to(values[0], way.inputs[0]), shape=shape), shape),)
+
+
+def _transpose_ways(node: Node, fixed: Fixed, machine: Machine) -> list[Way]:
+    """Out of the blocks, into the new order of axes and into blocks in one step."""
+    inner = [1, *_blocks(node.inputs[0].type.shape, machine)]
+    outer = [1, *_blocks(node.outputs[0].type.shape, machine)]
+    return [Way((a,), b) for a in inner for b in outer]
+
+
+def _make_transpose(node: Node, values: Values, way: Way, blocker: Blocker) -> Values:
+    value, out = values[0], node.outputs[0].type.shape
+    rank = len(out)
+    axes = node.op.attr("permutation")(node.attrs, rank)
+    # the axes of the result by their letters there, and the source in these letters
+    result = layout_name(rank, way.block)
+    letters = dict(zip(axes, "NC" + SPATIAL[rank]))
+    source = "".join(letters[i] for i in range(rank))
+    entry = blocker.to(value, way.inputs[0])
+    held = Value(entry, value.shape, blocker.layout(rank, way.inputs[0]) if way.inputs[0] > 1 else None)
+    if held.layout is not None:
+        source += f"{held.block}{source[1].lower()}"
+    sizes = value.shape if held.is_padded else None
+    made = _op("layout_transform", entry, src_layout=source, dst_layout=result, sizes=sizes)
+    return (Value(made, out, blocker.layout(rank, way.block) if way.block > 1 else None),)
 
 
 def _op(name: str, *inputs: NodeEntry, **attrs: object) -> NodeEntry:
     return apply(name, inputs, attrs)[0]
+
+
+def elementwise(keeps_finite: bool) -> LayoutRule:
+    """Elementwise and broadcasting ops; `keeps_finite`: finite for finite inputs, so that padding stays harmless."""
+    rule = _Elementwise(keeps_finite)
+    return LayoutRule(rule.ways, rule.make)
+
+
+on_layout = LayoutRule(_same(_names_plain_layout), _make_on_layout)
+concatenate = LayoutRule(_concatenate_ways, _make_concatenate)
+pad = LayoutRule(_same(_pads_no_channels), _make_pad)
+slice_axes = LayoutRule(_same(_takes_whole_blocks), _make_slice)
+reduction = LayoutRule(_reduction_ways, _make_reduction)
+reshape = LayoutRule(_reshape_ways, _make_reshape)
+transpose = LayoutRule(_transpose_ways, _make_transpose)
