@@ -36,6 +36,8 @@ class BuildOptions:
         target: what to compile for; None: `Target.current()`.
         opt_level: 0 (no more than needed to run) to 3.
         disabled_passes: names of passes left out.
+        enabled_passes: names of passes that run at any level; registered ones that are not in the pipeline run after
+            the rewriting.
         options: settings of single passes (`precise`, `fast_math`).
         verify: check the graph after each pass.
         instruments: watchers of passes.
@@ -44,6 +46,7 @@ class BuildOptions:
     target: Target | None = None
     opt_level: int = 3
     disabled_passes: frozenset[str] = frozenset()
+    enabled_passes: frozenset[str] = frozenset()
     options: Mapping[str, Any] = field(default_factory=dict)
     verify: bool = False
     instruments: tuple[Instrument, ...] = ()
@@ -116,12 +119,13 @@ def _no_garbage_collection() -> Iterator[None]:
 
 def _compile(graph: Graph, options: BuildOptions) -> CompiledGraph:
     target = options.target or Target.current()
-    context = PassContext(opt_level=options.opt_level, disabled=options.disabled_passes, target=target,
-                          options=options.options, instruments=(*default_instruments(), *options.instruments),
+    context = PassContext(opt_level=options.opt_level, disabled=options.disabled_passes,
+                          enabled=options.enabled_passes, target=target, options=options.options,
+                          instruments=(*default_instruments(), *options.instruments),
                           verify=options.verify)  # fmt: skip
     clock = _Clock()
     with clock("passes"):
-        graph = apply_passes(graph, pipeline(), context)
+        graph = apply_passes(graph, pipeline(options.enabled_passes), context)
     prepare_graph: Graph | None = graph.attrs.get("prepare")
     compiled = _compile_optimised(graph, target, clock)
     if prepare_graph is None or not prepare_graph.outputs:
@@ -235,4 +239,3 @@ def _info(node: Node, kernel: Kernel, shared: bool) -> KernelInfo:
     inner = [n for n in node.attrs["graph"].nodes if not n.is_variable and not n.is_constant]
     sources = tuple(dict.fromkeys(n.source for n in inner if n.source))
     return KernelInfo(kernel.name, tuple(n.op.name for n in inner), sources, shared)
-

@@ -6,9 +6,11 @@ must run.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import nnvm.graph.passes  # noqa: F401  registers them
 
-__all__ = ["pipeline"]
+__all__ = ["pipeline", "rewriting"]
 
 _PIPELINE: tuple[str, ...] = (
     # what is not given of the shapes; nothing where all variables have their types
@@ -53,6 +55,17 @@ _PIPELINE: tuple[str, ...] = (
 )
 
 
-def pipeline() -> tuple[str, ...]:
-    """Names of the passes in order, for `apply_passes`."""
-    return _PIPELINE
+#: The passes before it rewrite the graph; from it on the graph is laid out to run.
+_FIRST_OF_LAYING_OUT = "PrecomputePrune"
+
+
+def pipeline(added: Collection[str] = ()) -> tuple[str, ...]:
+    """Names of the passes in order, for `apply_passes`; `added` ones that have no place here come after the
+    rewriting."""
+    return (*rewriting(added), *_PIPELINE[_PIPELINE.index(_FIRST_OF_LAYING_OUT) :])
+
+
+def rewriting(added: Collection[str] = ()) -> tuple[str, ...]:
+    """The part of the pipeline that gives a graph of plain ops, better than the one before."""
+    own = sorted(name for name in added if name not in _PIPELINE)
+    return (*_PIPELINE[: _PIPELINE.index(_FIRST_OF_LAYING_OUT)], *own)

@@ -10,15 +10,17 @@ from nnvm.graph.op_attrs import OpPattern
 from nnvm.graph.types import TensorType
 
 __all__ = [
-    "Graph", "Node", "NodeEntry", "Op", "OpPattern", "Param", "TensorType", "TypeInferenceError", "Uses", "apply",
-    "constant", "create", "get", "load_json", "rebuild", "register", "save_json", "topological", "variable",
+    "Graph", "HasGraph", "Node", "NodeEntry", "Op", "OpPattern", "Param", "TensorType", "TypeInferenceError", "Uses",
+    "apply", "constant", "create", "get", "load_json", "rebuild", "register", "save_json", "topological", "variable",
 ]  # fmt: skip
 
 
-class _HasGraph(Protocol):
+class HasGraph(Protocol):
+    """What has a graph: a Symbol."""
+
     def graph(self) -> Graph: ...
 
 
-def create(symbol: _HasGraph) -> Graph:
+def create(symbol: HasGraph) -> Graph:
     """The graph of a Symbol, for passes: ``nnvm.graph.create(net).apply("InferType")``."""
     return symbol.graph()

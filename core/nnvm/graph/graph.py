@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from nnvm.graph.index import GraphIndex, json_attr
 from nnvm.graph.node import Node, NodeEntry, apply
 
 __all__ = ["Graph", "Uses", "rebuild", "topological", "with_inputs"]
@@ -61,6 +62,27 @@ class Graph:
         from nnvm.graph.pass_manager import apply_passes
 
         return apply_passes(self, [passes] if isinstance(passes, str) else passes)
+
+    @cached_property
+    def index(self) -> GraphIndex:
+        """Numbers of nodes and values, as in the JSON."""
+        return GraphIndex(self)
+
+    def json_attr(self, key: str) -> Any:
+        """A graph attribute as plain data, None where there is none; see graph/index.py."""
+        return json_attr(self, key)
+
+    def _set_json_attr(self, key: str, value: Any, type_name: str | None = None) -> None:
+        """Sets a graph attribute in place, as NNVM does; a value keeps its Python type, whatever `type_name` says."""
+        self._become(self.with_attrs(**{key: value}))
+
+    def _become(self, other: Graph) -> Graph:
+        """Changes this graph into `other`: for the functions of NNVM that work in place."""
+        for name in ("outputs", "inputs", "attrs"):
+            object.__setattr__(self, name, getattr(other, name))
+        for cached in ("nodes", "index"):
+            self.__dict__.pop(cached, None)
+        return self
 
     def __str__(self) -> str:
         return self.ir()

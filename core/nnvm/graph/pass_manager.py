@@ -15,7 +15,8 @@ from typing import Any, Protocol
 from nnvm.graph.graph import Graph
 from nnvm.target import Target
 
-__all__ = ["PASSES", "Instrument", "Pass", "PassContext", "PassError", "apply_passes", "get_pass", "register_pass"]
+__all__ = ["PASSES", "Instrument", "Pass", "PassContext", "PassError", "apply_passes", "get_pass", "instrument",
+           "register_pass"]  # fmt: skip
 
 
 class PassError(RuntimeError):
@@ -44,7 +45,7 @@ class Pass:
 
 
 class Instrument(Protocol):
-    """Watches passes; give one to a PassContext."""
+    """Watches passes; give one to a PassContext, or to `instrument`. See graph/instruments.py for some."""
 
     def before_pass(self, name: str, graph: Graph) -> None: ...
 
@@ -58,6 +59,7 @@ class PassContext:
     Attributes:
         opt_level: 0 none but what is needed to run, 1 cheap and safe, 2 fusion, 3 all (the default).
         disabled: names of passes left out.
+        enabled: names of passes that run at any level.
         target: what is compiled for.
         options: settings that single passes read (``fast_math``, ``precise``, ...).
         verify: check the graph after every pass.
@@ -65,6 +67,7 @@ class PassContext:
 
     opt_level: int = 3
     disabled: frozenset[str] = frozenset()
+    enabled: frozenset[str] = frozenset()
     target: Target = field(default_factory=Target.current)
     options: Mapping[str, Any] = field(default_factory=dict)
     instruments: Sequence[Instrument] = ()
@@ -76,6 +79,10 @@ class PassContext:
         """The innermost context in use, or a new default one."""
         return _current.get() or PassContext()
 
+    def runs(self, p: Pass) -> bool:
+        """Whether the pass is to run."""
+        return p.name not in self.disabled and (p.opt_level <= self.opt_level or p.name in self.enabled)
+
     @contextmanager
     def use(self) -> Iterator[PassContext]:
         token = _current.set(self)
@@ -86,7 +93,23 @@ class PassContext:
 
 
 _current: contextvars.ContextVar[PassContext | None] = contextvars.ContextVar("nnvm_pass_context", default=None)
+_watchers: contextvars.ContextVar[tuple[Instrument, ...]] = contextvars.ContextVar("nnvm_instruments", default=())
 PASSES: dict[str, Pass] = {}
+
+
+@contextmanager
+def instrument(*instruments: Instrument) -> Iterator[None]:
+    """Lets the instruments watch every pass that runs in the ``with`` block, whoever compiles.
+
+    >>> with instrument(times := PassTimes()):
+    ...     torch.compile(model, backend="nnvm")(x)
+    >>> print(times)
+    """
+    token = _watchers.set((*_watchers.get(), *instruments))
+    try:
+        yield
+    finally:
+        _watchers.reset(token)
 
 
 def register_pass(
@@ -116,7 +139,7 @@ def apply_passes(graph: Graph, names: Sequence[str], context: PassContext | None
     with context.use():
         for name in names:
             p = get_pass(name)
-            if name in context.disabled or p.opt_level > context.opt_level:
+            if not context.runs(p):
                 if p.without is None:
                     continue
                 p = replace(p, run=p.without)
@@ -130,8 +153,9 @@ def _run(p: Pass, graph: Graph, context: PassContext) -> Graph:
             providers = [q.name for q in PASSES.values() if attr in q.provides]
             by = f"run {' or '.join(providers)} before it" if providers else "no pass provides it"
             raise PassError(f"pass {p.name} requires the graph attribute {attr!r}; {by}")
-    for instrument in context.instruments:
-        instrument.before_pass(p.name, graph)
+    watchers = (*context.instruments, *_watchers.get())
+    for watcher in watchers:
+        watcher.before_pass(p.name, graph)
     start = time.perf_counter()
     after = p.run(graph, context)
     seconds = time.perf_counter() - start
@@ -143,6 +167,6 @@ def _run(p: Pass, graph: Graph, context: PassContext) -> Graph:
         from nnvm.graph.verify import verify
 
         verify(after, f"after {p.name}")
-    for instrument in context.instruments:
-        instrument.after_pass(p.name, graph, after, seconds)
+    for watcher in watchers:
+        watcher.after_pass(p.name, graph, after, seconds)
     return after

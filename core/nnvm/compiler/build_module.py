@@ -1,0 +1,163 @@
+"""Build of the original NNVM: a graph or symbol, by the names of its inputs, to code and parameters.
+
+>>> with nnvm.compiler.build_config(opt_level=3):
+...     graph, lib, params = nnvm.compiler.build(net, "llvm", shape={"data": (1, 3, 224, 224)}, params=params)
+>>> module = nnvm.runtime.create(graph, lib)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from nnvm.compiler.build import BuildOptions, compile_graph
+from nnvm.compiler.pipeline import rewriting
+from nnvm.dim import Dim
+from nnvm.dtype import BF16, F32, DType, f32_to_bf16
+from nnvm.dtype import dtype as as_dtype
+from nnvm.graph import HasGraph, create
+from nnvm.graph.graph import Graph
+from nnvm.graph.input_types import check_names, replace_variables, with_input_types
+from nnvm.graph.node import Node
+from nnvm.graph.pass_manager import Instrument, PassContext, apply_passes
+from nnvm.graph.passes.infer_type import infer_type
+from nnvm.graph.types import TensorType
+from nnvm.runtime.graph_runtime import Library, run_prepare
+from nnvm.target import Target
+
+__all__ = ["DTypes", "Shapes", "build", "build_config", "optimize", "typed_graph"]
+
+Array = np.ndarray[Any, Any]
+Shapes = Mapping[str, Sequence[Dim]]
+DTypes = Mapping[str, "DType | str"] | DType | str
+
+
+@contextmanager
+def build_config(
+    opt_level: int | None = None, add_pass: Collection[str] | None = None, *,
+    disable_pass: Collection[str] | None = None, options: Mapping[str, Any] | None = None,
+    instruments: Sequence[Instrument] = (), verify: bool | None = None,
+) -> Iterator[PassContext]:  # fmt: skip
+    """Settings of all builds in the ``with`` block; what is not given stays as around it.
+
+    Args:
+        opt_level: 0 (no more than needed to run) to 3 (all, the default).
+        add_pass: passes that run at any level; registered ones that are not in the pipeline run after the rewriting.
+        disable_pass: passes left out.
+        options: settings of single passes (``fast_math``, ``training``, ...).
+        instruments: watchers of passes.
+        verify: check the graph after every pass.
+    """
+    around = PassContext.current()
+    context = replace(
+        around,
+        opt_level=around.opt_level if opt_level is None else opt_level,
+        enabled=around.enabled | frozenset(add_pass or ()),
+        disabled=around.disabled | frozenset(disable_pass or ()),
+        options={**around.options, **(options or {})},
+        instruments=(*around.instruments, *instruments),
+        verify=around.verify if verify is None else verify,
+        seconds={},
+    )
+    with context.use():
+        yield context
+
+
+def build(
+    graph: Graph | HasGraph, target: Target | str | None = None, shape: Shapes | None = None, dtype: DTypes = "float32",
+    params: Mapping[str, Any] | None = None,
+) -> tuple[Graph, Library, dict[str, Array]]:  # fmt: skip
+    """Optimises and compiles a graph.
+
+    Args:
+        graph: a Graph or a Symbol.
+        target: what to compile for, as ``llvm`` or ``llvm -mcpu=haswell``; this machine by default.
+        shape: sizes of inputs by name; the others follow from them and from `params`.
+        dtype: element type of the inputs in `shape`: one, or by name.
+        params: weights by name (arrays), which do not change from call to call: what depends on them only is computed
+            here. Inputs that are not among them are given at the call, weights too.
+
+    Returns:
+        The optimised graph, its code, and the parameters that it takes in place of `params`.
+
+    Raises:
+        ValueError: a name in `shape` or `params` is none of the graph's; a target is not known.
+        TypeInferenceError: shapes do not fit together, or do not follow.
+    """
+    weights = {k: _array(v) for k, v in (params or {}).items()}
+    typed = typed_graph(graph, shape, dtype, weights)
+    context = PassContext.current()
+    chosen = context.target if target is None else Target.parse(target) if isinstance(target, str) else target
+    options = BuildOptions(target=chosen, opt_level=context.opt_level, disabled_passes=context.disabled,
+                           enabled_passes=context.enabled, options=context.options, verify=context.verify,
+                           instruments=tuple(context.instruments))  # fmt: skip
+    compiled = compile_graph(typed, options)
+    main = compiled.graph
+    weights = {v.name: _as_type(weights[v.name], v[0].type) for v in main.inputs if v.name in weights}
+    read = set(main.nodes)
+    kept = {v.name: weights[v.name] for v in main.inputs if v.name in weights and v in read}
+    if compiled.prepare is None:
+        return main, Library(compiled.plan, None, {}), kept
+    early = compiled.prepare.plan
+    prepared = [v.name for v in main.inputs if v.attrs["kind"] == "prepared"]
+    kept.update(zip(prepared, run_prepare(early, weights), strict=True))
+    used = {v.name: weights[v.name] for v in early.graph.inputs}
+    return main, Library(compiled.plan, early, used), kept
+
+
+def optimize(graph: Graph | HasGraph, shape: Shapes | None = None, dtype: DTypes = "float32") -> Graph:
+    """The graph after the rewriting passes, before it is laid out to run; the arguments are `build`'s."""
+    context = PassContext.current()
+    return apply_passes(typed_graph(graph, shape, dtype), rewriting(context.enabled), context)
+
+
+def typed_graph(
+    graph: Graph | HasGraph, shape: Shapes | None = None, dtype: DTypes = "float32",
+    params: Mapping[str, Array] | None = None,
+) -> Graph:  # fmt: skip
+    """The graph with every type known, from shapes and element types by name, and weights.
+
+    With `params`, these are the graph's parameters and all other variables its inputs.
+    """
+    graph = graph if isinstance(graph, Graph) else create(graph)
+    shape = shape or {}
+    if twice := sorted({v.name for v in graph.inputs if sum(v.name == w.name for w in graph.inputs) > 1}):
+        raise ValueError(f"several inputs are called {', '.join(twice)}; inputs need names of their own")
+    if not isinstance(dtype, (DType, str)):
+        check_names(graph, dtype)
+    if params is not None:
+        check_names(graph, params, "parameter")
+        graph = replace_variables(graph, lambda v: _of_kind(v, "param" if v.name in params else "input"))
+    types = {}
+    for v in graph.inputs:
+        given = dtype.get(v.name) if isinstance(dtype, Mapping) else dtype if v.name in shape else None
+        if v.name in shape:
+            types[v.name] = TensorType(tuple(shape[v.name]), as_dtype(given or v.attrs.get("__dtype__") or F32))
+        elif params is not None and v.name in params:
+            found = as_dtype(params[v.name].dtype)
+            types[v.name] = TensorType(params[v.name].shape, as_dtype(given) if given is not None else found)
+        elif given is not None and v.types is not None:
+            types[v.name] = v[0].type.with_dtype(as_dtype(given))
+    check_names(graph, shape)
+    return infer_type(with_input_types(graph, types))
+
+
+def _of_kind(v: Node, kind: str) -> Node:
+    return v if v.attrs["kind"] == kind else Node(v.op, (), {**v.attrs, "kind": kind}, v.name, v.types)
+
+
+def _array(value: Any) -> Array:
+    return np.asarray(value.asnumpy() if hasattr(value, "asnumpy") else value, order="C")
+
+
+def _as_type(array: Array, t: TensorType) -> Array:
+    """A weight as its type wants it; float32 for bfloat16 is rounded."""
+    if t.dtype == BF16 and array.dtype == np.float32:
+        array = f32_to_bf16(array)
+    if array.dtype != t.dtype.numpy or array.shape != t.shape:
+        raise ValueError(f"a parameter of type {t} from an array {array.dtype}{list(array.shape)}")
+    return array
