@@ -21,7 +21,7 @@ setup(
         *("nnvm" + p for p in ["", *(f".{q}" for q in find_packages("core/nnvm"))]),
         *("nnvm_torch" + p for p in ["", *(f".{q}" for q in find_packages("nnvm_torch"))]),
     ],
-    package_data={"nnvm": ["py.typed"], "nnvm_torch": ["py.typed"]},
+    package_data={"nnvm": ["py.typed", "cli/page/page.css", "cli/page/page.js"], "nnvm_torch": ["py.typed"]},
     install_requires=[
         "torch>=2.10",
         "numpy>=1.24",

@@ -1,0 +1,104 @@
+"""From what the user typed to a graph: an ONNX file, a graph in NNVM's JSON, or a model that PyTorch builds."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nnvm.ops  # noqa: F401  registers the operators that a graph may use
+from nnvm.cli.command import CliError
+from nnvm.graph import Graph, NodeEntry
+from nnvm.graph.json import load_json
+from nnvm.runtime.memory import Memory, NumpyMemory
+from nnvm.testing.reference import random_inputs
+
+__all__ = ["Model", "load"]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A graph, and what it takes to run it.
+
+    Attributes:
+        tensors: makes a tensor for each input of the graph, for these values of the named sizes.
+        constant: the tensor of a constant.
+        memory: of the kind that these tensors are.
+        fallbacks: calls that the frontend runs itself, with the reason.
+    """
+
+    name: str
+    graph: Graph
+    tensors: Callable[[Mapping[str, int]], list[Any]]
+    constant: Callable[[NodeEntry], Any]
+    memory: Memory
+    fallbacks: tuple[str, ...] = ()
+
+
+def load(spec: str, *, batch: int = 1, dtype: str = "float32") -> Model:
+    """The model; CliError says in a line what is wrong. `batch`, `dtype`: of models that PyTorch builds."""
+    path = Path(spec)
+    if path.suffix in (".onnx", ".json"):
+        if not path.is_file():
+            raise CliError(f"no file {spec}", status=1)
+        return _onnx(path) if path.suffix == ".onnx" else _json(path)
+    if path.is_file() and path.suffix != ".py":
+        raise CliError(f"{spec}: a model is an .onnx file, NNVM JSON in a .json file, or a name (see --help)")
+    return _torch(spec, batch, dtype)
+
+
+def _onnx(path: Path) -> Model:
+    try:
+        import onnx  # noqa: F401
+    except ModuleNotFoundError:
+        raise CliError("ONNX files need the package onnx: pip install onnx", status=1) from None
+    from google.protobuf.message import DecodeError
+
+    from nnvm.frontend.onnx import UnsupportedModel, from_onnx
+
+    try:
+        imported = from_onnx(str(path))
+    except UnsupportedModel as e:
+        raise CliError(f"{path}: {'; '.join(map(str, e.nodes))}", status=1) from e
+    except DecodeError as e:
+        raise CliError(f"{path} is no ONNX model: {e}", status=1) from e
+    return _numpy(path.stem, imported.graph, imported.params)
+
+
+def _json(path: Path) -> Model:
+    try:
+        graph = load_json(path.read_text("utf-8"))
+    except (ValueError, KeyError, TypeError, IndexError, SyntaxError) as e:
+        what = f"line {e.lineno}: {e.msg}" if isinstance(e, json.JSONDecodeError) else str(e).strip("'\"")
+        raise CliError(f"{path} is no graph in NNVM's JSON format: {what}", status=1) from e
+    return _numpy(path.stem, graph, {})
+
+
+def _numpy(name: str, graph: Graph, params: Mapping[str, Any]) -> Model:
+    """A graph on numpy arrays: weights as given, everything else random."""
+
+    def tensors(sizes: Mapping[str, int]) -> list[Any]:
+        drawn = random_inputs(graph, symbols=sizes)
+        return [params.get(v.name, array) for v, array in zip(graph.inputs, drawn)]
+
+    return Model(name, graph, tensors, lambda e: e.node.attrs["value"], NumpyMemory())
+
+
+def _torch(spec: str, batch: int, dtype: str) -> Model:
+    try:
+        side = importlib.import_module("nnvm_torch.bench.graph")
+    except ModuleNotFoundError as error:
+        if error.name == "torch":
+            raise CliError(f"{spec} is no file, and models by name need PyTorch: pip install torch", status=1) from None
+        if error.name == "nnvm_torch":
+            raise CliError(f"{spec} is no file, and models by name need nnvm_torch: pip install nnvm-torch",
+                           status=1) from None  # fmt: skip
+        raise
+    try:
+        model: Model = side.graph_model(spec, batch, dtype)
+    except side.FAULTS as error:
+        raise CliError(" ".join(str(error).split()), status=1) from error
+    return model
