@@ -185,16 +185,18 @@ class _Net:
 
 
 def _layers(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """Longest path from the sources; what nothing leads to then stands just above its first user."""
-    layer = [0] * count
-    fed = [False] * count
+    """Longest path from the sources. What reads at most one box then sinks to just above its first reader: edges from
+    one box share their way, so that a box with many readers takes one line down instead of a layer full of them."""
+    layer, reads = [0] * count, [0] * count
+    readers: list[list[int]] = [[] for _ in range(count)]
     for u, v in sorted(edges, key=lambda e: e[1]):
         layer[v] = max(layer[v], layer[u] + 1)
-        fed[v] = True
-    first = [-1] * count
-    for u, v in edges:
-        first[u] = layer[v] if first[u] < 0 else min(first[u], layer[v])
-    return [max(0, first[i] - 1) if not fed[i] and first[i] > 0 else layer[i] for i in range(count)]
+        reads[v] += 1
+        readers[u].append(v)
+    for i in reversed(range(count)):
+        if readers[i] and reads[i] <= 1:
+            layer[i] = min(layer[v] for v in readers[i]) - 1
+    return layer
 
 
 def _mean(values: Sequence[float], otherwise: float) -> float:

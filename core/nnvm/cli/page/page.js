@@ -53,8 +53,10 @@ for (const view of all(".canvas")) {
     e.preventDefault();
     zoom(view, e.deltaY < 0 ? 1.1 : 1 / 1.1);
   }, { passive: false });
-  if (view.querySelector("svg").viewBox.baseVal.width > view.clientWidth) zoom(view, "width");
-  view.scrollLeft = (view.scrollWidth - view.clientWidth) / 2;
+  const wide = view.querySelector("svg").viewBox.baseVal.width - view.clientWidth;
+  if (wide > 0) zoom(view, Math.max(0.6, 1 - wide / (wide + view.clientWidth)));
+  const first = view.querySelector(".node");
+  if (first) center(view, first);
   view.scrollTop = 0;
 }
 
