@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from nnvm.attribute import is_note
 from nnvm.graph.graph import Graph
 from nnvm.graph.node import Node, TypeInferenceError, infer_node
 from nnvm.graph.printer import print_nodes
@@ -85,7 +86,7 @@ def _check_node(node: Node, order: list[Node], when: str) -> None:
     for i, e in enumerate(node.inputs):
         if not 0 <= e.index < e.node.num_outputs:
             raise _error(when, f"input {i} of {node.name} is output {e.index} of {e.node.name}", [node], order)
-    if set(node.attrs) != set(node.op.params):
+    if {k for k in node.attrs if not is_note(k)} != set(node.op.params):
         raise _error(when, f"{node.name} has attributes {sorted(node.attrs)}, {node.op.name} takes "
                            f"{sorted(node.op.params)}", [node], order)  # fmt: skip
     if node.is_constant:

@@ -2,6 +2,7 @@
 
 from nnvm.ops import (
     attention,
+    barrier,
     broadcast,
     create,
     elemwise,
@@ -29,7 +30,7 @@ from nnvm.ops import nnvm_relations as nnvm_relations
 from nnvm.ops import type_relations as type_relations
 
 __all__ = [
-    "attention", "broadcast", "create", "elemwise", "im2col", "index", "layout_transform", "nn_conv",
+    "attention", "barrier", "broadcast", "create", "elemwise", "im2col", "index", "layout_transform", "nn_conv",
     "nn_conv_transpose", "nn_dense", "nn_norm", "nn_pool", "nnvm_forms", "pad", "reduce", "resize", "scan_sort", "scatter",
     "transform",
 ]  # fmt: skip

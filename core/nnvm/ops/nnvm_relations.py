@@ -75,7 +75,7 @@ def _upscale(r: Relation) -> None:
         r.equal(source[a] * (1 if name in "NC" else scale), target[a], f"axis {a}", x, out)
 
 
-attach("full_like zeros_like ones_like block_grad", _like)
+attach("full_like zeros_like ones_like block_grad optimization_barrier", _like)
 attach("elemwise_sum", _sum)
 attach("split", _split)
 attach("slice_like", _slice_like, symbolic=False)

@@ -24,6 +24,7 @@ from nnvm.dim import Dim
 from nnvm.graph.graph import Graph
 from nnvm.graph.node import Node, NodeEntry, apply, variable
 from nnvm.graph.pass_manager import PassContext, register_pass
+from nnvm.graph.passes.mirror import Policy, mirror
 from nnvm.graph.types import TensorType
 
 __all__ = ["GradientError", "NotDifferentiableError", "gradient", "gradient_pass", "sum_to_shape"]
@@ -40,16 +41,17 @@ class NotDifferentiableError(ValueError):
 @register_pass("Gradient", requires=["typed"], provides=["typed"])
 def gradient_pass(graph: Graph, context: PassContext) -> Graph:
     """The gradients as a graph, from new inputs ``{output}_grad``. Option ``wrt``: names of inputs; without it, all
-    parameters of a float type. requires: ``typed``. provides: ``typed``."""
+    parameters of a float type. Option ``mirror``: what is recomputed. requires: ``typed``. provides: ``typed``."""
     names: Sequence[str] | None = context.options.get("wrt")
     if names is None:
         names = [v.name for v in graph.inputs if v.attrs["kind"] == "param" and v[0].type.dtype.is_float]
-    return gradient(graph, names)
+    return gradient(graph, names, mirrored=context.options.get("mirror", "marked"))
 
 
 def gradient(
-    graph: Graph, wrt: Sequence[str | NodeEntry], out_grads: Sequence[NodeEntry | None] | None = None
-) -> Graph:
+    graph: Graph, wrt: Sequence[str | NodeEntry], out_grads: Sequence[NodeEntry | None] | None = None,
+    mirrored: Policy = "marked",
+) -> Graph:  # fmt: skip
     """Gradients of the graph's outputs by each of `wrt`: of sum(output * out_grad) over all outputs.
 
     Args:
@@ -57,6 +59,8 @@ def gradient(
         wrt: inputs by name, or any values of the graph; of a float type.
         out_grads: a value for each output, of its type; None: the output contributes nothing. Left out, each float
             output gets a new input ``{output}_grad``.
+        mirrored: which forward values are recomputed to save memory: ``sqrt``, ``cheap``, ``marked`` or a function of
+            the node (graph/passes/mirror.py).
 
     Returns:
         A graph with one output per entry of `wrt`, of the same type (zeros where nothing depends on it). Its inputs
@@ -79,7 +83,8 @@ def gradient(
     if refused:
         raise GradientError("no gradient for:\n" + "\n".join(refused))
     outputs = tuple(grads[t] if t in grads else _zeros(t.type) for t in targets)
-    return Graph(outputs, _inputs(graph, heads), {"typed": True})
+    backward = Graph(outputs, _inputs(graph, heads), {"typed": True})
+    return mirror(graph, backward, [h for h in heads if h is not None], mirrored)
 
 
 def sum_to_shape(grad: NodeEntry, shape: tuple[Dim, ...]) -> NodeEntry:
