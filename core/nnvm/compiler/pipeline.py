@@ -36,7 +36,9 @@ _PIPELINE: tuple[str, ...] = (
     "FoldScaleAxis",
     # after the scales are in the weights, as it packs these; before the cut, so that packed weights are prepared
     "AlterOpLayout",
-    # again: new constants and merged work of the two passes above
+    # on the final layouts, which decide what an algorithm may read; before the cut: its weights are prepared too
+    "ChooseAlgorithm",
+    # again: new constants and merged work of the three passes above
     "FoldConstant",
     "EliminateCommon",
     # * after all rewriting, so that everything that depends on parameters only leaves the main graph; before fusion,

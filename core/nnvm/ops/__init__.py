@@ -14,6 +14,7 @@ from nnvm.ops import (
     nn_dense,
     nn_norm,
     nn_pool,
+    nn_winograd,
     nnvm_forms,
     pad,
     reduce,
@@ -21,6 +22,7 @@ from nnvm.ops import (
     scan_sort,
     scatter,
     transform,
+    winograd_choice,
 )
 from nnvm.ops import gradients as gradients  # after the ops it differentiates
 from nnvm.ops import graph_rules as graph_rules  # last: it attaches facts to the ops above
@@ -31,6 +33,6 @@ from nnvm.ops import type_relations as type_relations
 
 __all__ = [
     "attention", "barrier", "broadcast", "create", "elemwise", "im2col", "index", "layout_transform", "nn_conv",
-    "nn_conv_transpose", "nn_dense", "nn_norm", "nn_pool", "nnvm_forms", "pad", "reduce", "resize", "scan_sort", "scatter",
-    "transform",
+    "nn_conv_transpose", "nn_dense", "nn_norm", "nn_pool", "nn_winograd", "nnvm_forms", "pad", "reduce", "resize",
+    "scan_sort", "scatter", "transform", "winograd_choice",
 ]  # fmt: skip

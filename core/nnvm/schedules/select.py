@@ -16,6 +16,7 @@ from nnvm.schedules.cpu.kernel import Strides, flat_kernel, row_major, span
 from nnvm.schedules.cpu.loops import Axis
 from nnvm.schedules.cpu.row_program import RowProgram, row_program
 from nnvm.schedules.cpu.rows import rows
+from nnvm.schedules.cpu.winograd import match_winograd, winograd
 from nnvm.target import Target
 from nnvm.te.expr import Buffer, Reduce, Var
 from nnvm.te.tensor import Tensor, reads, topological
@@ -62,6 +63,15 @@ def using(scheduler: Scheduler, before: str) -> Iterator[None]:
         SCHEDULES.remove(scheduler)
 
 
+def winograds(
+    inputs: Sequence[Tensor], outputs: Sequence[Tensor], target: Target, name: str, strides: Strides
+) -> PrimFunc | None:
+    """Convolutions by Winograd's algorithm, in blocks of tiles."""
+    if (found := match_winograd(outputs, inputs)) is None:
+        return None
+    return flat_kernel(inputs, outputs, name, strides, lambda sources, space: winograd(found, sources, space, target))
+
+
 def contractions(
     inputs: Sequence[Tensor], outputs: Sequence[Tensor], target: Target, name: str, strides: Strides
 ) -> PrimFunc | None:
@@ -99,7 +109,7 @@ def elementwise(
 
 
 #: The schedules in the order in which they are tried, special ones first. One that does not take a group gives None.
-SCHEDULES: list[Scheduler] = [contractions, attentions, reductions, elementwise]
+SCHEDULES: list[Scheduler] = [winograds, contractions, attentions, reductions, elementwise]
 
 
 def _is_window(outputs: Sequence[Tensor]) -> bool:

@@ -1,0 +1,95 @@
+"""Where a convolution is done by Winograd's algorithm: a 3 x 3 kernel, stride 1, enough tiles for its weight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nnvm.graph import op as registry
+from nnvm.graph.layout import Layout
+from nnvm.graph.node import Node, NodeEntry, apply
+from nnvm.ops.nn_winograd import POINTS, WINDOW, winograd_weight
+from nnvm.target import Target
+
+__all__ = ["winograd_of"]
+
+#: Parts of the peak rate of multiply-adds that the two algorithms reach.
+DIRECT_RATE, WINOGRAD_RATE = 0.85, 0.75
+#: Cycles per tile and vector of channels of the transforms, there and back, by the side of the tile.
+TRANSFORM_CYCLES = {2: 70, 4: 140}
+#: Tiles that share one reading of the weight, and the bytes of it that come in a cycle from beyond the second cache.
+BLOCK_TILES, BYTES_PER_CYCLE = 48, 6
+#: What another algorithm has to gain, at least, for its rounding.
+GAIN = 0.85
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Of a convolution whose sizes are all known; `batch` is 1 where it is not."""
+
+    batch: int
+    inputs: int
+    outputs: int
+    height: int
+    width: int
+
+
+def winograd_of(node: Node, is_fixed: Callable[[Node], bool], target: Target) -> tuple[NodeEntry, ...] | None:
+    """A conv2d in blocks of channels as conv2d_winograd, with the tile of the fewest cycles; None where it stays."""
+    sizes = _sizes(node, is_fixed)
+    if sizes is None:
+        return None
+    lanes = target.lanes(32)
+    direct = sizes.batch * sizes.height * sizes.width * sizes.inputs * sizes.outputs * WINDOW**2 / (2 * lanes)
+    cycles = {tile: _cycles(sizes, tile, lanes, target.l2_bytes) for tile in POINTS}
+    tile = min(cycles, key=lambda t: (cycles[t], t))
+    small = min(POINTS)
+    if cycles[small] * GAIN < cycles[tile]:  # it rounds less, as well
+        tile = small
+    if cycles[tile] > direct / DIRECT_RATE * GAIN:
+        return None
+    plain, block = node.inputs[1].node.inputs[0], 2 * lanes
+    channels = node.attrs["channels"] or sizes.outputs
+    made = apply(
+        "conv2d_winograd", [node.inputs[0], winograd_weight(plain, tile, block, sizes.inputs), *node.inputs[2:]],
+        {"tile": tile, "padding": node.attrs["padding"], "layout": node.attrs["data_layout"],
+         "channels": None if channels % block == 0 else channels},
+        node.name, node.source,
+    )  # fmt: skip
+    return made.outputs if made.types == node.types else None
+
+
+def _sizes(node: Node, is_fixed: Callable[[Node], bool]) -> _Sizes | None:
+    attrs, weight = node.attrs, node.inputs[1].node
+    layout = Layout.parse(attrs["data_layout"])
+    fits = (
+        attrs["groups"] == 1 and set(attrs["strides"]) == {1} and set(attrs["dilation"]) == {1}
+        and layout.names == "NCHW" and layout.inner("C") == 4 and attrs["out_layout"] in (None, attrs["data_layout"])
+        and node.outputs[0].type.dtype.name == "float32"
+        and all(low >= 0 and high >= 0 for low, high in attrs["padding"])
+        and weight.op.name == "layout_transform" and is_fixed(weight)
+    )  # fmt: skip
+    if not fits or weight.attrs["src_layout"] != "OIHW":
+        return None
+    plain, out = weight.inputs[0].type.shape, node.outputs[0].type.shape
+    batch, *extents = out
+    if plain[2:] != (WINDOW, WINDOW) or not all(isinstance(d, int) for d in (*plain, *extents)):
+        return None
+    inputs = layout.sizes(node.inputs[0].type.shape)["C"]
+    _, height, width, _ = extents
+    numbers = (batch if isinstance(batch, int) else 1, inputs, plain[0], height, width)
+    return _Sizes(*(n for n in numbers if isinstance(n, int))) if 0 not in numbers else None
+
+
+def _cycles(s: _Sizes, tile: int, lanes: int, l2_bytes: int) -> float:
+    """An estimate of the multiply-adds, the transforms and the reading of the weight."""
+    positions = (tile + WINDOW - 1) ** 2
+    tiles = -(-s.height // tile) * -(-s.width // tile)
+    products = tiles * positions * s.inputs * s.outputs / (2 * lanes * WINOGRAD_RATE)
+    transforms = tiles * (s.inputs + s.outputs) / lanes * TRANSFORM_CYCLES[tile]
+    weight = positions * s.inputs * s.outputs * 4
+    reads = -(-tiles // BLOCK_TILES) * weight / BYTES_PER_CYCLE / (1 if 2 * weight > l2_bytes else 4)
+    return float(s.batch * (products + transforms + reads))
+
+
+registry.get("conv2d").set_attr("algorithm", winograd_of)

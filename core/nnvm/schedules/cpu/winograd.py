@@ -1,0 +1,385 @@
+"""Winograd convolution by blocks of tiles: transformed data and products of a block never leave the second cache.
+
+    parallel for the blocks of (image, rows x columns of tiles, part of the panels):
+      for the blocks of channels:
+        the padded data of the tiles -> d;  Bᵀ d -> p, by columns;  p B -> v [a²][tiles][channels]
+      for chunks of panels:
+        for each of the a² positions: products [tiles][panel], in register tiles
+        for each tile: Aᵀ (products) A with all that follows -> output
+
+Data outside of the image is zero in d, so that the tiles at the borders are like the others; what they give outside of
+the output is not stored. Blocks are as large as the second cache allows: all of the weight is read for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from nnvm.dim import ceildiv
+from nnvm.schedules.cpu.access import At, Inliner, Source
+from nnvm.schedules.cpu.emit import Emitter, Lanes
+from nnvm.schedules.cpu.injective import Write, stores
+from nnvm.schedules.cpu.loops import Axis, loop, parallel_loops
+from nnvm.schedules.cpu.matmul_tile import Tile, matmul_tile
+from nnvm.target import Target
+from nnvm.te.expr import INDEX, Buffer, Const, Expr, Reduce, Var, binary
+from nnvm.te.tensor import Read, Tensor, reads, topological
+from nnvm.tir.affine import Affine, Space, affine, atom_affine
+from nnvm.tir.stmt import Allocate, For, If, Let, Stmt, Store, seq
+
+__all__ = ["Winograd", "match_winograd", "winograd"]
+
+#: Tiles of a block at most; more make the sums longer than the cache likes and the loads of the weight no fewer.
+MOST_TILES = 64
+#: Bytes that come from the third cache in a cycle.
+BYTES_PER_CYCLE = 6
+#: Blocks that there should be, so that threads share them evenly.
+PARALLEL_BLOCKS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Winograd:
+    """The stages, as `conv2d_winograd` makes them; `outputs` are elementwise in the convolution."""
+
+    rows: Tensor
+    tiles: Tensor
+    products: Tensor
+    half: Tensor
+    padded: Tensor
+    weight: Tensor
+    outputs: tuple[Tensor, ...]
+
+
+def match_winograd(outputs: Sequence[Tensor], inputs: Mapping[Tensor, object] | Sequence[Tensor]) -> Winograd | None:
+    """The group as a Winograd convolution; None where it is something else or a size is known at the call only."""
+    tensors = topological(outputs)
+    role = {str(t.attrs["winograd"]): t for t in tensors if "winograd" in t.attrs}
+    if role.keys() != {"rows", "tiles", "products", "half", "out"}:
+        return None
+    if sum(isinstance(t.body, Reduce) for t in tensors) != 1 or any(t.shape != role["out"].shape for t in outputs):
+        return None
+    assert isinstance(role["products"].body, Reduce)
+    (weight,) = (r.tensor for r in reads(role["products"].body.source) if r.tensor is not role["tiles"])
+    padded = next(r.tensor for r in reads(role["rows"].body) if isinstance(r, Read))
+    shapes = [d for t in (role["products"], padded, role["out"]) for d in t.shape[1:]]
+    if not all(isinstance(d, int) for d in shapes) or weight not in inputs or 0 in role["out"].shape:
+        return None
+    return Winograd(role["rows"], role["tiles"], role["products"], role["half"], padded, weight, tuple(outputs))
+
+
+def winograd(w: Winograd, sources: Mapping[Tensor, Source], space: Space, target: Target) -> Stmt:
+    """The loop nest of the whole group."""
+    return _Builder(w, sources, space, target).build()
+
+
+class _Builder:
+    def __init__(self, w: Winograd, sources: Mapping[Tensor, Source], space: Space, target: Target) -> None:
+        self.w, self.space, self.target = w, space, target
+        self.out = {t: sources[t] for t in w.outputs}
+        self.inputs = {t: s for t, s in sources.items() if t not in self.out}
+        self.dtype = w.products.dtype
+        self.lanes = Lanes.of(target.lanes(self.dtype.bits))
+        space.bind(self.lanes.lane, affine(0), affine(self.lanes.count - 1))
+        self.a, self.m = _int(w.tiles.shape[4]), _int(w.half.shape[4])
+        self.block, self.width = _int(w.tiles.shape[6]), _int(w.products.shape[6])
+        self.blocks, self.panels = _int(w.tiles.shape[1]), _int(w.products.shape[1])
+        self.rows, self.columns = _int(w.tiles.shape[2]), _int(w.tiles.shape[3])
+        self.channels = self.blocks * self.block
+        self.vectors = self.width // self.lanes.count
+        self._choose_blocks()
+        tiles = self.tile_rows * self.tile_columns
+        self.tiles = tiles
+        beyond = self.a - self.m
+        self.height, self.breadth = self.m * self.tile_rows + beyond, self.m * self.tile_columns + beyond
+        # One line more between positions: they would all fall into the same set of the cache.
+        line = 64 // self.dtype.bytes
+        self.v_step = tiles * self.channels + line
+        self.m_step = tiles * self.chunk * self.width + line
+        self.d = self._scratch("d", self.height * self.breadth * self.block)
+        self.p = self._scratch("p", self.a * self.breadth * self.block)
+        self.v = self._scratch("v", self.a * self.a * self.v_step)
+        self.q = self._scratch("q", self.a * self.a * self.m_step)
+        self.h = self._scratch("h", self.m * self.a * self.lanes.count)
+        self._parallel()
+
+    def _scratch(self, name: str, size: int) -> Buffer:
+        return Buffer(name, (size,), self.dtype, None, "scratch")
+
+    def _choose_blocks(self) -> None:
+        """The block of tiles for which all of the image takes the fewest cycles (`_cycles`)."""
+        across = {_int(ceildiv(self.columns, n)) for n in range(1, self.columns + 1)}
+        down = {_int(ceildiv(self.rows, n)) for n in range(1, self.rows + 1)}
+        sizes = [(x, y) for x in across for y in down if x * y <= MOST_TILES and (y == 1 or x == self.columns)]
+        self.tile_columns, self.tile_rows = min(sizes, key=lambda s: (self._cycles(*s), s))
+        self.block_columns = _int(ceildiv(self.columns, self.tile_columns))
+        self.block_rows = _int(ceildiv(self.rows, self.tile_rows))
+        batch = self.w.tiles.shape[0]
+        count = self.block_rows * self.block_columns * (batch if isinstance(batch, int) else 1)
+        self.part = _int(ceildiv(self.panels, ceildiv(PARALLEL_BLOCKS, count)))
+        self.parts = _int(ceildiv(self.panels, self.part))
+        self.chunk = self._chunk(self.tile_columns * self.tile_rows, self.part)
+
+    def _chunk(self, tiles: int, panels: int) -> int:
+        """Panels of which the products of a block stay within a quarter of the second cache."""
+        most = self.target.l2_bytes // 4 // (self.a * self.a * tiles * self.width * self.dtype.bytes)
+        return _int(ceildiv(panels, ceildiv(panels, max(1, min(panels, most)))))
+
+    def _cycles(self, across: int, down: int) -> float:
+        """An estimate: the multiply-adds, and what comes from beyond the second cache."""
+        tiles, positions, size = across * down, self.a * self.a, self.dtype.bytes
+        blocks = _int(ceildiv(self.columns, across)) * _int(ceildiv(self.rows, down))
+        chunks = _int(ceildiv(self.panels, self._chunk(tiles, self.panels)))
+        rows, larger = self._row_tiles(tiles)
+        count = _int(ceildiv(tiles, self._most_rows()))
+        steps = larger * self._tile_cycles(rows + 1) + (count - larger) * self._tile_cycles(rows)
+        weight = positions * self.channels * self.panels * self.width * size
+        data = positions * self.channels * tiles * size
+        far = data * (1 + chunks) if 2 * data > self.target.l2_bytes else 0
+        far += weight if 2 * weight > self.target.l2_bytes else weight // 4  # nearer ones still cost a little
+        return blocks * (positions * self.panels * steps + far / BYTES_PER_CYCLE)
+
+    def _tile_cycles(self, rows: int) -> float:
+        """Of a register tile over all channels: multiply-adds, loads, latency; then the sums are stored."""
+        step = max(rows * self.vectors / 2, (rows + self.vectors) / 2, 4.0)
+        return self.channels * step + 2 * rows * self.vectors + 10 if rows else 0.0
+
+    def _most_rows(self) -> int:
+        return max(1, (self.target.vector_registers - self.vectors - 1) // self.vectors)
+
+    def _row_tiles(self, tiles: int) -> tuple[int, int]:
+        """Register tiles of about equal size: some have `rows` + 1 rows (their number is the second), the others
+        `rows`."""
+        return divmod(tiles, _int(ceildiv(tiles, self._most_rows())))
+
+    def _parallel(self) -> None:
+        names = (("n", self.w.tiles.shape[0]), ("bt", self.block_rows), ("bx", self.block_columns), ("kt", self.parts))
+        axes = [Axis(Var(n), e).bind(self.space) for n, e in names]
+        work = self.blocks * self.block * self.panels * self.width * self.rows * self.columns * self.a * self.a
+        self.loops, env, self.kind = parallel_loops(axes, work, self.space)
+        place = [env.get(x.var, atom_affine(x.var)) if x.extent != 1 else affine(0) for x in axes]
+        self.n, bt, bx, kt = place
+        self.ty, self.tx = bt * self.tile_rows, bx * self.tile_columns
+        self.first_panel = kt * self.part
+
+    def _axis(self, name: str, extent: int) -> tuple[Axis, Affine]:
+        axis = Axis(Var(name), extent).bind(self.space)
+        return axis, atom_affine(axis.var) if extent != 1 else affine(0)
+
+    def build(self) -> Stmt:
+        body = seq([self._transform_data(), self._chunks()])
+        for buffer in (self.d, self.p, self.v, self.q, self.h):
+            body = Allocate(buffer, body)
+        for i, axis in reversed(list(enumerate(self.loops))):
+            body = loop(axis, body, self.kind if i == 0 else "serial")
+        return body
+
+    # -- data -> v ----------------------------------------------------------------------------------------------------
+
+    def _transform_data(self) -> Stmt:
+        cb, block = self._axis("cb", self.blocks)
+        t, row = self._axis("t", self.tile_rows)
+        lines = seq([self._down(block, row), self._across(block, row)])
+        return loop(cb, seq([self._copy(block), loop(t, lines)]))
+
+    def _vectors(self, count: int, body: Callable[[Affine], Stmt]) -> Stmt:
+        """`body` for each vector of `count` channels side by side."""
+        lane = atom_affine(self.lanes.lane)
+        return seq([body(lane + at) for at in range(0, count, self.lanes.count)])
+
+    def _copy(self, block: Affine) -> Stmt:
+        """The data of the tiles and the zeros around it -> d."""
+        padded = self.w.padded
+        widths = padded.attrs["pad"][0] if "pad" in padded.attrs and padded.body is not None else ((0, 0),) * 5  # type: ignore[index]
+        (top, bottom), (left, right) = widths[2], widths[3]
+        height, breadth = _int(padded.shape[2]) - top - bottom, _int(padded.shape[3]) - left - right
+        r, row = self._axis("r", self.height)
+        y0, x0 = self.ty * self.m, self.tx * self.m
+        inliner = Inliner(self.space, self.inputs)
+        y, x, s = Var("y"), Var("x"), Var("s")
+        self.space.bind(y, affine(0), affine(height - 1))
+        self.space.bind(x, affine(0), affine(breadth - 1))
+        self.space.bind(s, affine(0), affine(self.breadth - 1))
+        slot = row * (self.breadth * self.block)
+
+        def write(at: Affine, value: Callable[[Affine], Expr]) -> Callable[[Affine], Stmt]:
+            target = Source(self.d, (1,))
+
+            def one(c: Affine) -> Stmt:
+                writes = [Write(target, slot + at * self.block + c, value(c))]
+                return stores(writes, {}, self.space, self.lanes, None)
+
+            return one
+
+        def element(c: Affine) -> Expr:
+            at = [self.n, block, atom_affine(y) + top, atom_affine(x) + left, c]
+            return inliner.element(padded, at)
+
+        def zero(c: Affine) -> Expr:
+            return Const(0.0, self.dtype)
+
+        space, emitter = self.space, Emitter()
+        low = space.maximum(affine(0), affine(left) - x0)
+        high = space.minimum(affine(self.breadth), affine(breadth + left) - x0)
+        zeros = self._vectors(self.block, write(atom_affine(s), zero))
+        inside = self._vectors(self.block, write(low + atom_affine(s), element))
+        inside = Let(x, emitter.index(x0 + low + atom_affine(s) - left), inside)
+        # The bounds may cross where no column of the block is inside.
+        count = space.maximum(affine(0), high - low)
+        rest = self._vectors(self.block, write(low + count + atom_affine(s), zero))
+        copied = seq([
+            For(s, emitter.index(space.minimum(low, affine(self.breadth))), zeros),
+            For(s, emitter.index(count), inside),
+            For(s, emitter.index(space.maximum(affine(0), affine(self.breadth) - low - count)), rest),
+        ])  # fmt: skip
+        at = emitter.index(y0 + row - top)
+        valid = binary("and", binary("ge", at, 0), binary("lt", at, height))
+        nothing = For(s, Const(self.breadth, INDEX), zeros)
+        return loop(r, If(valid, Let(y, at, copied), nothing))
+
+    def _down(self, block: Affine, row: Affine) -> Stmt:
+        """Bᵀ d for one row of tiles, each column of the data once -> p."""
+        x, column = self._axis("px", self.breadth)
+        pixel = self.breadth * self.block
+        origin = (self.ty * pixel + self.tx * self.block) * -self.m
+        d = Source(self.d, (0, 0, pixel, self.block, 1), origin)
+        inliner = Inliner(self.space, {**self.inputs, self.w.padded: d})
+
+        def body(c: Affine) -> Stmt:
+            writes = []
+            for u in range(self.a):
+                at = (self.n, block, self.ty + row, affine(u), self.tx * self.m + column, c)
+                writes.append(Write(Source(self.p, (1,)), (column + u * self.breadth) * self.block + c,
+                                    inliner.element(self.w.rows, at)))  # fmt: skip
+            return self._together(writes)
+
+        return loop(x, self._vectors(self.block, body))
+
+    def _across(self, block: Affine, row: Affine) -> Stmt:
+        """p B -> v, tile by tile."""
+        t, tile = self._axis("tc", self.tile_columns)
+        u, position = self._axis("pu", self.a)
+        p = Source(self.p, (0, 0, 0, self.breadth * self.block, self.block, 1), self.tx * (-self.m * self.block))
+        inliner = Inliner(self.space, {**self.inputs, self.w.rows: p})
+        own = (row * self.tile_columns + tile) * self.channels + block * self.block
+
+        def body(c: Affine) -> Stmt:
+            writes = []
+            for v in range(self.a):
+                at = (self.n, block, self.ty + row, self.tx + tile, position, affine(v), c)
+                address = (position * self.a + v) * self.v_step + own + c
+                writes.append(Write(Source(self.v, (1,)), address, inliner.element(self.w.tiles, at)))
+            return self._together(writes)
+
+        return loop(t, loop(u, self._vectors(self.block, body)))
+
+    def _together(self, writes: Sequence[Write]) -> Stmt:
+        """All values first, then the stores: what the values share is computed once."""
+        emitter = Emitter(self.lanes, None)
+        names: list[tuple[Var, Expr]] = []
+        out: list[Stmt] = []
+        for n, w in enumerate(writes):
+            value = emitter.vector(w.value)
+            names.append((Var(f"e{n}", value.dtype, value.lanes), value))
+            out.append(Store(w.target.buffer, (emitter.index(w.address),), names[-1][0]))
+        body = seq(out)
+        for var, value in reversed(names):
+            body = Let(var, value, body)
+        return body
+
+    # -- v -> products -> output --------------------------------------------------------------------------------------
+
+    def _chunks(self) -> Stmt:
+        g, chunk = self._axis("kg", _int(ceildiv(self.part, self.chunk)))
+        first = self.first_panel + chunk * self.chunk
+        left = self.space.minimum(affine(self.part) - chunk * self.chunk, affine(self.panels) - first)
+        count = self.space.maximum(affine(0), self.space.minimum(affine(self.chunk), left))
+        k = Var("kp")
+        self.space.bind(k, affine(0), affine(self.chunk - 1))
+        panel = atom_affine(k) if self.chunk != 1 else affine(0)
+        extent = Emitter().index(count)
+        u, position = self._axis("u", self.a * self.a)
+        products = loop(u, For(k, extent, self._products(position, first, panel)))
+        return loop(g, seq([products, For(k, extent, self._transform_back(first, panel))]))
+
+    def _products(self, position: Affine, first: Affine, panel: Affine) -> Stmt:
+        """The products of one position of all tiles with one panel of the weight."""
+        weight, chunk = self.inputs[self.w.weight], self.chunk * self.width
+        size, larger = self._row_tiles(self.tiles)
+        count = _int(ceildiv(self.tiles, self._most_rows()))
+        out: list[Stmt] = []
+        for number, rows, start in ((larger, size + 1, 0), (count - larger, size, larger * (size + 1))):
+            if not number:
+                continue
+            t, tile = self._axis("rt", number)
+            top = tile * rows + start
+
+            def left(r: Affine, k: Affine, top: Affine = top) -> Expr:
+                return At(Source(self.v, (1,)), position * self.v_step + (top + r) * self.channels + k)
+
+            def right(k: Affine, column: Affine) -> Expr:
+                zero = affine(0)
+                at = weight.address((zero, zero, first + panel, k, column))
+                return At(weight, at + position * weight.strides[1])
+
+            def store(r: Affine, column: Affine, value: Expr, e: Emitter, top: Affine = top) -> Stmt:
+                at = position * self.m_step + (top + r) * chunk + panel * self.width + column
+                return Store(self.q, (e.index(at),), e.vector(value))
+
+            shape = Tile(rows, self.vectors, self.lanes, self.dtype)
+            out.append(loop(t, matmul_tile(shape, affine(self.channels), left, right, store, self.space)))
+        return seq(out)
+
+    def _transform_back(self, first: Affine, panel: Affine) -> Stmt:
+        """The outputs of all tiles for the channels of one panel."""
+        t, row = self._axis("ot", self.tile_rows)
+        x, column = self._axis("ox", self.tile_columns)
+        v, vector = self._axis("ov", self.vectors)
+        body = self._tile(self.ty + row, self.tx + column, first, panel, vector * self.lanes.count)
+        return loop(t, loop(x, loop(v, body)))
+
+    def _tile(self, ty: Affine, tx: Affine, first: Affine, panel: Affine, start: Affine) -> Stmt:
+        """One tile for the vector of channels from `start` of the panel on: Aᵀ q -> h, then h A -> output."""
+        lanes, lane = self.lanes.count, atom_affine(self.lanes.lane)
+        chunk = self.chunk * self.width
+        strides = (self.width, self.tile_columns * chunk, chunk, self.a * self.m_step, self.m_step, 1)
+        origin = (first * self.width + self.ty * strides[1] + self.tx * strides[2]) * -1
+        inliner = Inliner(self.space, {**self.inputs, self.w.products: Source(self.q, (0, *strides), origin)})
+        j, position = self._axis("oj", self.a)
+        h = Source(self.h, (0, 0, 0, 0, self.a * lanes, lanes, 1))
+        writes = []
+        for i in range(self.m):
+            at = (self.n, first + panel, ty, tx, affine(i), position, start + lane)
+            writes.append(Write(h, h.address((*at[:-1], lane)), inliner.element(self.w.half, at)))
+        half = loop(j, self._together(writes))
+        source = Source(h.buffer, h.strides, start * -1)
+        inliner = Inliner(self.space, {**self.inputs, self.w.half: source})
+        return seq([half, self._store(inliner, ty, tx, (first + panel) * self.width + start)])
+
+    def _store(self, inliner: Inliner, ty: Affine, tx: Affine, start: Affine) -> Stmt:
+        """The m x m outputs of a tile, as far as they exist."""
+        _, channels, height, breadth, _ = self.w.outputs[0].shape
+        channel = start + atom_affine(self.lanes.lane)
+        block = self.space.floordiv(channel, affine(self.block))
+        inner = self.space.floormod(channel, affine(self.block))
+        emitter = Emitter()
+        i, row = self._axis("oi", self.m)
+        line: list[Stmt] = []
+        for j in range(self.m):
+            at = (self.n, block, ty * self.m + row, tx * self.m + j, inner)
+            writes = [Write(s, s.address(at), inliner.element(t, at)) for t, s in self.out.items()]
+            store = stores(writes, {}, self.space, self.lanes, None)
+            line.append(self._if_below(emitter, at[3], _int(breadth), store))
+        body = loop(i, self._if_below(emitter, ty * self.m + row, _int(height), seq(line)))
+        return self._if_below(emitter, self.space.floordiv(start, affine(self.block)), _int(channels), body)
+
+    def _if_below(self, emitter: Emitter, value: Affine, limit: int, body: Stmt) -> Stmt:
+        """`body` where value < limit; without a test where that is sure."""
+        if self.space.nonnegative(affine(limit - 1) - value):
+            return body
+        return If(binary("lt", emitter.index(value), limit), body)
+
+
+def _int(d: object) -> int:
+    assert isinstance(d, int)
+    return d
