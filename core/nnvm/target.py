@@ -22,7 +22,7 @@ class Target:
     """A machine to compile for.
 
     Attributes:
-        kind: ``llvm`` (a CPU) or ``cuda``.
+        kind: ``llvm`` (a CPU), ``cuda``, or ``reference`` (numpy, by the ops' definitions).
         cpu: LLVM's name of the processor (``haswell``, ``sapphirerapids``).
         features: LLVM's feature names that it has, sorted.
         triple: LLVM target triple.
@@ -89,8 +89,8 @@ def _host() -> Target:
 @lru_cache
 def _parse(text: str) -> Target:
     words = shlex.split(text)
-    if not words or words[0] not in ("llvm", "cuda"):
-        raise ValueError(f"target {text!r} must begin with 'llvm' or 'cuda', as in 'llvm -mcpu=haswell'")
+    if not words or words[0] not in ("llvm", "cuda", "reference"):
+        raise ValueError(f"target {text!r} must begin with 'llvm', 'cuda' or 'reference', as in 'llvm -mcpu=haswell'")
     options: dict[str, str] = {}
     for word in words[1:]:
         name, _, value = word.partition("=")
@@ -100,6 +100,8 @@ def _parse(text: str) -> Target:
     if words[0] == "cuda":
         return Target("cuda", options.get("-arch", "sm_90"), (), "nvptx64-nvidia-cuda")
     host = _host()
+    if words[0] == "reference":
+        return Target("reference", "numpy", (), host.triple)
     if "-mcpu" not in options and "-mtriple" not in options:
         return host
     triple, cpu = options.get("-mtriple", host.triple), options.get("-mcpu", "generic")

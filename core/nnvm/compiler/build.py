@@ -14,11 +14,16 @@ import nnvm.ops  # noqa: F401  registers the operators
 from nnvm.compiler.lower_group import lower_group
 from nnvm.compiler.pipeline import pipeline
 from nnvm.dim import Dim, SymDim, symbol, symbols
-from nnvm.graph import Graph, Node
+from nnvm.graph import Graph, Node, apply, variable
+from nnvm.graph.device_copy import is_device_copy
+from nnvm.graph.devices import CPU, device_of
 from nnvm.graph.dump import default_instruments
 from nnvm.graph.pass_manager import Instrument, PassContext, apply_passes
+from nnvm.graph.passes.place_device import Placement
 from nnvm.graph.structural import structural_key
-from nnvm.runtime.executor import HostStep, KernelStep, Plan
+from nnvm.runtime import reference_device  # noqa: F401  registers the device
+from nnvm.runtime.device import copy_call, runtime_of
+from nnvm.runtime.executor import DeviceStep, HostStep, KernelStep, Plan
 from nnvm.runtime.llvm_jit import Kernel, compile_funcs
 from nnvm.target import Target
 from nnvm.tir.stmt import PrimFunc
@@ -90,6 +95,11 @@ class CompiledGraph:
         return self.plan.graph
 
     @property
+    def placement(self) -> Placement | None:
+        """Which node runs on which device, and why; None where all run on the host's main target."""
+        return self.graph.attrs.get("placement")
+
+    @property
     def host_nodes(self) -> list[Node]:
         """Nodes that the frontend runs itself."""
         return [s.node for s in self.plan.steps if isinstance(s, HostStep)]
@@ -127,10 +137,11 @@ def _compile(graph: Graph, options: BuildOptions) -> CompiledGraph:
     with clock("passes"):
         graph = apply_passes(graph, pipeline(options.enabled_passes), context)
     prepare_graph: Graph | None = graph.attrs.get("prepare")
-    compiled = _compile_optimised(graph, target, clock)
+    host = target if target.kind == "llvm" else Target.host()  # other targets have a device of their own
+    compiled = _compile_optimised(graph, host, clock)
     if prepare_graph is None or not prepare_graph.outputs:
         return compiled
-    prepare = _compile_optimised(prepare_graph, target, clock)
+    prepare = _compile_optimised(prepare_graph, host, clock)
     return CompiledGraph(compiled.plan, prepare, compiled.kernels, clock.seconds)
 
 
@@ -195,14 +206,20 @@ def _calls(graph: Graph) -> list[_Call]:
     return [
         _Call(n, tuple(of_input.get(e) for e in n.inputs), tuple(of_output.get(e) for e in n.outputs))
         for n in graph.nodes
-        if n.op.name == "group"
+        if n.op.name == "group" and device_of(n) == CPU
     ]
 
 
 def _plan(graph: Graph, kernels: Mapping[Node, Kernel]) -> Plan:
     memory = graph.attrs["memory_plan"]
-    steps: list[KernelStep | HostStep] = []
+    steps: list[KernelStep | HostStep | DeviceStep] = []
     for node in memory.steps:
+        if is_device_copy(node[0]):
+            steps.append(DeviceStep(node, copy_call(node)))
+            continue
+        if (device := device_of(node)) != CPU:
+            steps.append(DeviceStep(node, runtime_of(device).build(_alone(node), device)))
+            continue
         if node not in kernels:
             if not node.op.has("host_call"):
                 raise ValueError(f"nothing can run {node}: the op has neither a compute nor a host_call")
@@ -214,6 +231,15 @@ def _plan(graph: Graph, kernels: Mapping[Node, Kernel]) -> Plan:
     named = {name for s in steps if isinstance(s, KernelStep) for name in s.symbols}
     constants = tuple(n[0] for n in graph.nodes if n.is_constant)
     return Plan(graph, memory, tuple(steps), constants, _symbol_sources(graph, named))
+
+
+def _alone(node: Node) -> Graph:
+    """The graph of a fused group, or of a node that is none, with an input for each of the node's."""
+    if node.op.name == "group":
+        graph: Graph = node.attrs["graph"]
+        return graph
+    inputs = [variable(f"p{i}", e.type) for i, e in enumerate(node.inputs)]
+    return Graph(apply(node.op, inputs, node.attrs, node.name).outputs, tuple(v.node for v in inputs))
 
 
 def _symbol_sources(graph: Graph, used: set[str]) -> dict[str, tuple[int, int]]:

@@ -39,6 +39,11 @@ declare_graph_attr("inplace", "tuple[tuple[int, int], ...]",
                    "On the graph of a group: (input, output) pairs that may share memory, as the group reads the input "
                    "only at the index that it writes.")  # fmt: skip
 declare_graph_attr("memory_plan", "MemoryPlan", "Where every value lives (graph/passes/plan_memory.py).")
+declare_graph_attr("device_wishes", "tuple[tuple[str, str], ...]",
+                   "Pairs of a node's name, or a pattern, and the device or group that it is to run on "
+                   "(graph/device_wishes.py).")  # fmt: skip
+declare_graph_attr("device_groups", "tuple[tuple[str, str], ...]", "The device of each group of nodes.")
+declare_graph_attr("placement", "Placement", "Where the nodes run, and why (graph/passes/place_device.py).")
 declare_graph_attr("input_strides", "tuple[tuple[Dim, ...] | None, ...]",
                    "Strides in elements of each graph input as the caller gives it; None: contiguous.")  # fmt: skip
 declare_graph_attr("output_strides", "tuple[tuple[Dim, ...] | None, ...]",

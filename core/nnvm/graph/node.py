@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nnvm.graph import op as registry
@@ -97,11 +97,19 @@ def apply(
 def infer_node(node: Node, inputs: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
     """Output types of `node` for these input types."""
     try:
-        return tuple(node.op.attr("infer_type")(node.attrs, inputs))
+        return _on_device(node, inputs, tuple(node.op.attr("infer_type")(node.attrs, inputs)))
     except (ValueError, TypeError, IndexError) as e:
         shown = ", ".join(f"{x}: {t}" for x, t in zip(node.inputs, inputs))
         at = f" ({node.source})" if node.source else ""
         raise TypeInferenceError(f"{node.op.name} {node.name}({shown}): {e}{at}") from None
+
+
+def _on_device(node: Node, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
+    """The output types on the device where the node runs: that of its inputs. Constants are wherever they are read."""
+    if all(t.device == "cpu" for t in inputs) or node.op.attr("sets_device"):
+        return outputs
+    device = next((t.device for e, t in zip(node.inputs, inputs) if not e.node.is_constant), inputs[0].device)
+    return tuple(t if t.device == device else replace(t, device=device) for t in outputs)
 
 
 def variable(

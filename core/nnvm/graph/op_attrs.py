@@ -74,6 +74,7 @@ declare("symbol_form", "(attrs) -> (str, attrs)",
         "The op and its params that NNVM's keyword attributes stand for in the Symbol API.")  # fmt: skip
 declare("mutable_inputs", "tuple[int, ...]",
         "Inputs that training updates in place (running statistics): the auxiliary states of a Symbol.")  # fmt: skip
+declare("sets_device", "bool", "The output's device is not that of the inputs: infer_type says which it is.")
 declare("stateful", "bool", "Has effects or draws random numbers: never merged, removed or reordered.")
 declare("flops", "(attrs, inputs, outputs) -> Dim", "Floating point operations, for reports and cost models.")
 declare("host_call", "(attrs) -> callable(env: Mapping[str, int], *tensors) -> sequence of tensors",

@@ -7,7 +7,7 @@ graph(%x: float32[1, 3], %w: float32[4, 3] param):
   return %relu
 ```
 Only attributes that differ from the op's default are shown; small constants are shown by value, and the graph of a
-fused group is indented below its node.
+fused group is indented below its node. Nodes that do not run where it was wished are named first, with the reason.
 """
 
 from __future__ import annotations
@@ -76,6 +76,9 @@ def _lines(graph: Graph, head: str, names: Mapping[Node, str] | None, canonical:
         kind = v.attrs["kind"] if v.is_variable else "input"
         params.append(f"%{_name(v, names)}: {_types(v)}" + (f" {kind}" if kind != "input" else ""))
     lines = [f"{indent}{head}({', '.join(params)}):"]
+    if (placement := graph.attrs.get("placement")) is not None:
+        lines += [f"{indent}  # {name} on {placement.device_of[name]}: {placement.reasons[name]}"
+                  for name in placement.moved]  # fmt: skip
     for node in graph.nodes:
         if not node.is_variable:
             lines += _node_lines(node, names, canonical, indent + "  ")

@@ -11,19 +11,22 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from ctypes import c_int64
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from nnvm.dim import Dim, evaluate
 from nnvm.dtype import U8, DType
+from nnvm.graph.devices import CPU, device_of
 from nnvm.graph.graph import Graph
 from nnvm.graph.node import Node, NodeEntry
 from nnvm.graph.passes.plan_memory import MemoryPlan
 from nnvm.runtime import openmp
+from nnvm.runtime.device import DeviceCall, runtime_of
 from nnvm.runtime.llvm_jit import Kernel
 from nnvm.runtime.memory import ALIGNMENT, Memory
 from nnvm.runtime.program import Program
 
-__all__ = ["Executor", "HostStep", "KernelStep", "Plan"]
+__all__ = ["DeviceStep", "Executor", "HostStep", "KernelStep", "Plan"]
 
 #: Instances (one per set of values of the symbolic sizes) that an executor keeps.
 MAX_INSTANCES = 64
@@ -47,20 +50,28 @@ class HostStep:
 
 
 @dataclass(frozen=True)
+class DeviceStep:
+    """A node that another device runs, or that copies a value to or from one."""
+
+    node: Node
+    call: DeviceCall
+
+
+@dataclass(frozen=True)
 class Plan:
     """Everything an Executor needs of a compiled graph.
 
     Attributes:
         graph: the fused graph.
         memory: where its values live.
-        steps: kernel calls and host nodes in order.
+        steps: kernel calls, host nodes and nodes of other devices in order.
         constants: entries of the constant nodes, in the order in which the Executor wants their tensors.
         symbols: where the value of each size is read: name -> (position in graph.inputs, axis).
     """
 
     graph: Graph
     memory: MemoryPlan
-    steps: tuple[KernelStep | HostStep, ...]
+    steps: tuple[KernelStep | HostStep | DeviceStep, ...]
     constants: tuple[NodeEntry, ...]
     symbols: Mapping[str, tuple[int, int]]
 
@@ -77,7 +88,6 @@ class _Instance:
     elsewhere: list[tuple[int, _View, bool]]  # outputs that no step writes: (position, where they are, copy or not)
     arenas: list[tuple[int, Any]]  # (threads it has room for, arena): free ones; list operations are atomic
 
-
     @property
     def simple(self) -> bool:
         """Whether one native call is all there is to do."""
@@ -89,6 +99,7 @@ class _Host:
     call: Any
     inputs: list[_View]
     outputs: list[tuple[int, tuple[int, ...], DType]]  # (base, shape, dtype)
+    here: bool  # whether the outputs are tensors of the host
 
 
 @dataclass(frozen=True)
@@ -97,6 +108,7 @@ class _View:
     offset: int
     shape: tuple[int, ...]
     dtype: DType
+    device: str
 
 
 class Executor:
@@ -112,20 +124,31 @@ class Executor:
         self._first_output = 1 + len(graph.inputs)
         self._first_constant = self._first_output + len(graph.outputs)
         first_host = self._first_constant + len(constants)
-        hosted = [e for s in plan.steps if isinstance(s, HostStep) for e in s.node.outputs]
+        hosted = [e for s in plan.steps if not isinstance(s, KernelStep) for e in s.node.outputs]
         self._base_of = {e: self._first_constant + i for i, e in enumerate(plan.constants)}
         self._base_of.update((e, first_host + i) for i, e in enumerate(hosted))
         self._num_bases = first_host + len(hosted)
         self._names = tuple(sorted(plan.symbols))
+        # bases of tensors that native code never reads: they are on another device
+        self._elsewhere = {1 + i for i, v in enumerate(graph.inputs) if device_of(v) != CPU}
+        self._elsewhere |= {self._base_of[e] for e in plan.constants if e.type.device != CPU}
         # tensors that stay: constants, and what `bind` was given; replaced as a whole, so that a call sees one state
-        fixed: dict[int, Any] = {self._first_constant + i: c for i, c in enumerate(constants)}
+        fixed: dict[int, Any] = {self._first_constant + i: self._on_device(e, c)
+                                 for i, (e, c) in enumerate(zip(plan.constants, constants, strict=True))}  # fmt: skip
         self._fixed = (fixed, self._template(fixed))
         self._free_inputs = tuple(range(len(graph.inputs)))
+
+    def _on_device(self, entry: NodeEntry, tensor: Any) -> Any:
+        """A constant of the host where it is read."""
+        t = entry.type
+        shape = entry.node.attrs["value"].shape
+        return tensor if t.device == CPU else runtime_of(t.device).receive(self.memory, tensor, shape, t.dtype)
 
     def _template(self, fixed: Mapping[int, Any]) -> Any:
         bases = (c_int64 * self._num_bases)()
         for base, tensor in fixed.items():
-            bases[base] = self.memory.pointer(tensor)
+            if base not in self._elsewhere:
+                bases[base] = self.memory.pointer(tensor)
         return bases
 
     def bind(self, values: Mapping[int, Any]) -> None:
@@ -153,7 +176,8 @@ class Executor:
         bases = (c_int64 * self._num_bases).from_buffer_copy(template)
         pointer = self.memory.pointer
         for position, tensor in zip(self._free_inputs, inputs):
-            bases[1 + position] = pointer(tensor)
+            if not self._elsewhere or 1 + position not in self._elsewhere:
+                bases[1 + position] = pointer(tensor)
         threads = openmp.max_threads()
         arena = self._take_arena(instance, threads)
         base = pointer(arena)
@@ -226,7 +250,8 @@ class Executor:
         def view(v: _View) -> Any:
             if v.base == 0:
                 return memory.view(arena, v.offset, v.shape, v.dtype)
-            return memory.reshape(tensors[v.base], v.offset, v.shape, v.dtype)
+            reshape = memory.reshape if v.device == CPU else partial(runtime_of(v.device).view, memory)
+            return reshape(tensors[v.base], v.offset, v.shape, v.dtype)
 
         for segment in instance.segments:
             if not isinstance(segment, _Host):
@@ -234,8 +259,8 @@ class Executor:
                 continue
             results = segment.call(instance.env, *(view(v) for v in segment.inputs))
             for (base, shape, dtype), result in zip(segment.outputs, results, strict=True):
-                tensors[base] = memory.contiguous(result, shape, dtype)
-                bases[base] = memory.pointer(tensors[base])
+                tensors[base] = memory.contiguous(result, shape, dtype) if segment.here else result
+                bases[base] = memory.pointer(tensors[base]) if segment.here else 0
         for i, where, copied in instance.elsewhere:
             if copied:
                 memory.copy(outputs[i], view(where))
@@ -272,9 +297,9 @@ class Executor:
                 calls.clear()
 
         for step in plan.steps:
-            if isinstance(step, HostStep):
+            if not isinstance(step, KernelStep):
                 flush()
-                segments.append(self._host(step.node, env))
+                segments.append(self._host(step, env))
                 continue
             refs = [self._reference(e, env) for e in step.buffers]
             calls.append((step.kernel, refs, [evaluate(d, env) for d in step.symbols.values()]))
@@ -296,16 +321,27 @@ class Executor:
         arena = -(-evaluate(plan.memory.arena_bytes, env) // ALIGNMENT) * ALIGNMENT
         return _Instance(env, segments, arena, workspace, outputs, elsewhere, [])
 
-    def _host(self, node: Node, env: Mapping[str, int]) -> _Host:
+    def _host(self, step: HostStep | DeviceStep, env: Mapping[str, int]) -> _Host:
         outputs = []
-        for e in node.outputs:
+        for e in step.node.outputs:
             base, _ = self._reference(e, env)
             outputs.append((base, tuple(evaluate(d, env) for d in e.type.shape), e.type.dtype))
-        return _Host(node.op.attr("host_call")(node.attrs), [self._view(e, env) for e in node.inputs], outputs)
+        call: Any
+        if isinstance(step, HostStep):
+            call = step.node.op.attr("host_call")(step.node.attrs)
+        else:
+            device_call, memory = step.call, self.memory
+
+            def call(env: Mapping[str, int], *tensors: Any) -> Sequence[Any]:
+                return device_call(memory, env, tensors)
+
+        here = device_of(step.node) == CPU
+        return _Host(call, [self._view(e, env) for e in step.node.inputs], outputs, here)
 
     def _view(self, entry: NodeEntry, env: Mapping[str, int]) -> _View:
         base, offset = self._reference(entry, env)
-        return _View(base, offset, tuple(evaluate(d, env) for d in entry.type.shape), entry.type.dtype)
+        return _View(base, offset, tuple(evaluate(d, env) for d in entry.type.shape), entry.type.dtype,
+                     entry.type.device)  # fmt: skip
 
     def _reference(self, entry: NodeEntry, env: Mapping[str, int]) -> tuple[int, int]:
         """(position in the table of base addresses, byte offset) of a value."""

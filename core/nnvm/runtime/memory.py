@@ -27,7 +27,8 @@ class Memory(Protocol):
         """A contiguous tensor on `arena`, without a copy, from byte `offset` on."""
 
     def reshape(self, tensor: Any, offset: int, shape: tuple[int, ...], dtype: DType) -> Any:
-        """A contiguous tensor on the memory of the contiguous `tensor`, from byte `offset` on."""
+        """A contiguous tensor on the memory of the contiguous `tensor`, from byte `offset` on; `tensor` itself,
+        whatever its strides, where that is all of it."""
 
     def contiguous(self, tensor: Any, shape: tuple[int, ...], dtype: DType) -> Any:
         """`tensor` itself where it is contiguous, else a copy; ValueError where shape or dtype differ."""
@@ -58,6 +59,8 @@ class NumpyMemory:
         return np.ndarray(shape, dtype.numpy, buffer=arena, offset=offset)
 
     def reshape(self, tensor: Any, offset: int, shape: tuple[int, ...], dtype: DType) -> Any:
+        if offset == 0 and tensor.shape == shape and tensor.dtype == dtype.numpy:
+            return tensor
         return np.ndarray(shape, dtype.numpy, buffer=tensor, offset=offset)
 
     def contiguous(self, tensor: Any, shape: tuple[int, ...], dtype: DType) -> Any:

@@ -27,6 +27,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from nnvm.dim import Shape
+from nnvm.graph.devices import device_of
 from nnvm.graph.graph import Graph
 from nnvm.graph.node import Node, NodeEntry
 from nnvm.graph.op_attrs import OpPattern
@@ -95,6 +96,7 @@ class _Group:
         post: the master and what follows it; () in elementwise groups.
         inputs: values from outside, constants of one element excepted.
         first, last: least and greatest topological index of its nodes.
+        device: where they run.
     """
 
     kind: str
@@ -103,6 +105,7 @@ class _Group:
     inputs: dict[NodeEntry, None]
     first: int
     last: int
+    device: str
     post: set[Node] = field(default_factory=set)
     injective: bool = False
     expensive: bool = False
@@ -148,7 +151,7 @@ class _Fuser:
     def _add(self, kind: str, node: Node) -> _Group:
         i = self.index[node]
         inputs = dict.fromkeys(e for e in node.inputs if not _is_scalar_constant(e))
-        group = _Group(kind, node.outputs[0].type.shape, [node], inputs, i, i)
+        group = _Group(kind, node.outputs[0].type.shape, [node], inputs, i, i, device_of(node))
         group.injective = _pattern(node) == OpPattern.INJECTIVE
         group.expensive = bool(node.op.attr("expensive"))
         self.group_of[node] = group
@@ -274,6 +277,9 @@ class _Fuser:
     def _merge(self, group: _Group, others: list[_Group], node: Node | None) -> bool:
         """Makes one group of `group`, `others` and `node`, where that is legal and within the limits."""
         parts = [group, *others]
+        devices = {p.device for p in parts} | ({device_of(node)} if node is not None else set())
+        if len(devices) > 1:
+            return False
         if not self._within_limits(parts, node) or self._recomputes(parts) or self._cyclic(parts, node):
             return False
         for other in others:
@@ -372,7 +378,9 @@ class _Fuser:
         )
 
     def _takes_copy(self, consumer: _Group, group: _Group) -> bool:
-        if consumer.kind not in (ELEM, REDUCE) or len(consumer.nodes) + len(group.nodes) > self.limits.nodes:
+        if consumer.kind not in (ELEM, REDUCE) or consumer.device != group.device:
+            return False
+        if len(consumer.nodes) + len(group.nodes) > self.limits.nodes:
             return False
         inside = set(group.nodes)
         readers = [n for n in consumer.nodes if any(e.node in inside for e in n.inputs)]

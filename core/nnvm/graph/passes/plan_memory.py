@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nnvm.dim import Dim, dim_max
+from nnvm.graph.devices import CPU, device_of
 from nnvm.graph.graph import Graph
 from nnvm.graph.memory_report import MemoryReport, memory_report
 from nnvm.graph.node import Node, NodeEntry
@@ -160,7 +161,7 @@ class _Planner:
                 self.places[node[0]] = Place("constant")
             elif node in self.offset_of:
                 self.places[node[0]] = Place("view", 0, self.offset_of[node], node.inputs[0])
-            elif node.op.name != "group" and node in self.step_of:
+            elif node in self.step_of and (node.op.name != "group" or device_of(node) != CPU):
                 self.places.update((e, Place("host")) for e in node.outputs)
 
     def _place_outputs(self) -> tuple[int, ...]:
