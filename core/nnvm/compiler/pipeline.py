@@ -17,7 +17,7 @@ _PIPELINE: tuple[str, ...] = (
     "InferShape",
     # * every other pass reads types
     "InferType",
-    # * while the nodes are those that wishes speak of; its copies keep apart what runs on different devices
+    # while the nodes are those that wishes speak of; its copies keep apart what runs on different devices
     "PlaceDevice",
     # first of the rewriting, as what it leaves (multiply, add on parameters) is what the folding passes look for
     "SimplifyInference",
@@ -43,7 +43,7 @@ _PIPELINE: tuple[str, ...] = (
     # again: new constants and merged work of the three passes above
     "FoldConstant",
     "EliminateCommon",
-    # * again, as copies may have become needless; before the cut, so that copies of parameters are prepared
+    # again, as copies may have become needless; before the cut, so that copies of parameters are prepared
     "PlaceDevice",
     # * after all rewriting, so that everything that depends on parameters only leaves the main graph; before fusion,
     # so that no group mixes the two parts
