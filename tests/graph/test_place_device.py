@@ -264,6 +264,22 @@ def test_constants_views_and_several_outputs_on_a_device():
     assert {"m", "a", "view", "top"} <= {n for n, d in built.placement.device_of.items() if d == "reference"}
 
 
+def test_parts_of_one_tensor_on_a_device():
+    """What could share memory on the host is on another device a tensor of its own."""
+    x = var("x", 4, 6)
+    a, b = op("exp", x, at="a"), op("tanh", x, at="b")
+    joined = op("concatenate", a, b, axis=0, at="joined")
+    left = op("slice", joined, begin=(0, 0), end=(4, 2), at="left")
+    right = op("slice", joined, begin=(2, 0), end=(6, 6), at="right")
+    g = graph(
+        [op("softmax", left, axis=-1, at="s1"), op("softmax", right, axis=-1, at="s2"), op("relu", joined, at="r")]
+    )
+    for wished in itertools.chain.from_iterable(
+        itertools.combinations(["a", "b", "joined", "s1", "s2"], k) for k in (1, 2, 3)
+    ):
+        check(g, dict.fromkeys(wished, "reference"))
+
+
 def test_named_sizes_and_half_types():
     n = symbol("n")
     x = variable("x", TensorType((n, 3)))
