@@ -1,5 +1,6 @@
 """nnvm for PyTorch: ``torch.compile(model, backend="nnvm")``."""
 
+from nnvm_torch import call_json as call_json  # registers how calls are written as JSON
 from nnvm_torch.backend import StrictError, nnvm
 from nnvm_torch.module import compile, refresh
 from nnvm_torch.options import Options

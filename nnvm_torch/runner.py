@@ -149,7 +149,7 @@ def _fixes(imported: Imported, compiled: CompiledGraph) -> list[tuple[int, tuple
     seen: set[Any] = set()
     out: list[tuple[int, tuple[Dim, ...] | None]] = []
     for i, entry in enumerate(compiled.graph.outputs):
-        if entry.type.dtype is HANDLE:
+        if entry.type.dtype == HANDLE:
             continue
         root = entry
         while root.node.op.attr("view"):

@@ -151,7 +151,7 @@ class TorchMemory:
     def reshape(self, tensor: Any, offset: int, shape: tuple[int, ...], dtype: DType) -> Any:
         if (
             tensor is None
-            or dtype is HANDLE
+            or dtype == HANDLE
             or (offset == 0 and tuple(tensor.shape) == shape and tensor.dtype == _OF_DTYPE[dtype])
         ):
             return tensor
@@ -159,7 +159,7 @@ class TorchMemory:
         return flat[: dims.numel(shape)].view(_OF_DTYPE[dtype]).view(shape)
 
     def contiguous(self, tensor: torch.Tensor, shape: tuple[int, ...], dtype: DType) -> torch.Tensor:
-        if dtype is HANDLE:
+        if dtype == HANDLE:
             return tensor
         if tuple(tensor.shape) != shape or tensor.dtype != _OF_DTYPE[dtype]:
             raise ValueError(f"expected {dtype}{list(shape)}, got {tensor.dtype}{list(tensor.shape)}")

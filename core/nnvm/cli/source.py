@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 from collections.abc import Callable, Mapping
@@ -70,10 +71,17 @@ def _onnx(path: Path) -> Model:
 
 def _json(path: Path) -> Model:
     try:
-        graph = load_json(path.read_text("utf-8"))
+        text = path.read_text("utf-8")
+        if '"op": "torch.' in text:  # calls that PyTorch runs: its side knows how to read them
+            with contextlib.suppress(ModuleNotFoundError):
+                importlib.import_module("nnvm_torch")
+        graph = load_json(text)
     except (ValueError, KeyError, TypeError, IndexError, SyntaxError) as e:
         what = f"line {e.lineno}: {e.msg}" if isinstance(e, json.JSONDecodeError) else str(e).strip("'\"")
         raise CliError(f"{path} is no graph in NNVM's JSON format: {what}", status=1) from e
+    if any(n.op.has("host_call") for n in graph.nodes):
+        model: Model = importlib.import_module("nnvm_torch.bench.graph").read_model(path.stem, graph)
+        return model
     return _numpy(path.stem, graph, {})
 
 

@@ -3,6 +3,7 @@
 ``nodes`` lists ops in topological order with their attributes as text and their inputs as [node, output, version];
 ``arg_nodes`` are the variables, ``heads`` the outputs, ``node_row_ptr`` counts outputs. Netron opens it. An attribute's
 text is a Python literal; what literals cannot say (types, sizes with names, arrays) is a JSON object of one key.
+Types and the user's source line are attributes with a space in their name, which no attribute of an op has.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import base64
 import enum
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,9 +26,22 @@ from nnvm.graph.node import Node, NodeEntry
 from nnvm.graph.op import get
 from nnvm.graph.types import TensorType
 
-__all__ = ["load_json", "save_json"]
+__all__ = ["decode_value", "encode_value", "load_json", "register_value", "save_json"]
 
 _VERSION = 1
+_TYPES, _SOURCE = "output types", "source line"
+#: Classes of frontends: name -> (class, to plain data, from plain data).
+_OTHERS: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {}
+
+
+def register_value(name: str, cls: type, save: Callable[[Any], Any], load: Callable[[Any], Any]) -> None:
+    """Lets values of `cls` stand in graphs as JSON, under the key `name`.
+
+    `save` gives plain data (numbers, text, lists, dicts, None; `encode_value` helps), and `load` the value back.
+    """
+    if name in _OTHERS:
+        raise ValueError(f"values {name!r} are registered already, for {_OTHERS[name][0].__name__}")
+    _OTHERS[name] = cls, save, load
 
 
 def save_json(graph: Graph, *, indent: int | None = 2) -> str:
@@ -76,17 +91,19 @@ def _node_data(node: Node, number: Mapping[Node, int]) -> dict[str, Any]:
     }
     attrs = {k: _encode(v) for k, v in node.attrs.items()}
     if node.types is not None:
-        attrs["__types__"] = _encode(tuple(node.types))
+        attrs[_TYPES] = _types_text(node.types)
     if node.source:
-        attrs["__source__"] = _encode(node.source)
+        attrs[_SOURCE] = _encode(node.source)
     return {**data, "attrs": attrs}
 
 
 def _graph_of(data: Mapping[str, Any]) -> Graph:
     nodes: list[Node] = []
     for item in data["nodes"]:
-        attrs = {k: _decode(v) for k, v in item.get("attrs", {}).items()}
-        types, source = attrs.pop("__types__", None), attrs.pop("__source__", "")
+        attrs = dict(item.get("attrs", {}))
+        types = _types_of(attrs.pop(_TYPES)) if _TYPES in attrs else None
+        attrs = {k: _decode(v) for k, v in attrs.items()}
+        source = attrs.pop(_SOURCE, "")
         inputs = tuple(NodeEntry(nodes[i], index) for i, index, *_ in item["inputs"])
         op = get("variable" if item["op"] == "null" else item["op"])
         full = attrs if op.name == "constant" else op.normalise(attrs)
@@ -94,6 +111,42 @@ def _graph_of(data: Mapping[str, Any]) -> Graph:
     outputs = tuple(NodeEntry(nodes[i], index) for i, index, *_ in data["heads"])
     kept = {k: _decode(v) for k, v in data.get("attrs", {}).items() if isinstance(v, str)}
     return Graph(outputs, tuple(nodes[i] for i in data["arg_nodes"]), kept)
+
+
+def _types_text(types: tuple[TensorType, ...]) -> str:
+    """As the text of graphs shows them where that says everything."""
+    text = "; ".join(map(str, types))
+    try:
+        same = _types_of(text) == types
+    except ValueError:
+        same = False
+    return text if same else _encode(types)
+
+
+def _types_of(text: str) -> tuple[TensorType, ...]:
+    if text.startswith('{"'):
+        return _decode(text)  # type: ignore[no-any-return]
+    return tuple(map(_type_of, text.split("; "))) if text else ()
+
+
+def _type_of(text: str) -> TensorType:
+    found = re.fullmatch(r"(\w+)\[(.*)\](?: ([^\s@]+))?(?: @(\S+))?", text)
+    if found is None:
+        raise ValueError(f"no type: {text!r}")
+    name, sizes, layout, device = found.groups()
+    shape = ast.parse(f"[{sizes}]", mode="eval").body
+    assert isinstance(shape, ast.List)
+    return TensorType(tuple(map(_size_of, shape.elts)), dtype(name), device or "cpu", layout)
+
+
+def encode_value(value: Any) -> str:
+    """The text that stands for a value; TypeError where nothing does."""
+    return _encode(value)
+
+
+def decode_value(text: str) -> Any:
+    """The value that `encode_value` wrote."""
+    return _decode(text)
 
 
 def _encode(value: Any) -> str:
@@ -106,24 +159,29 @@ def _is_literal(value: Any) -> bool:
     if isinstance(value, enum.Enum):
         return False
     if isinstance(value, float):
-        return math.isfinite(value)
+        return type(value) is float and math.isfinite(value)
     if isinstance(value, tuple):
-        return all(map(_is_literal, value))
-    return value is None or isinstance(value, (bool, int, str))
+        return type(value) is tuple and all(map(_is_literal, value))
+    return value is None or type(value) in (bool, int, str)
 
 
 def _wrapped(value: Any) -> dict[str, Any]:
+    for name, (cls, save, _) in _OTHERS.items():
+        if isinstance(value, cls):
+            return {name: save(value)}
     if isinstance(value, tuple):
         return {"tuple": [_encode(v) for v in value]}
+    if isinstance(value, np.generic):
+        return {"scalar": [value.dtype.name, base64.b64encode(value.tobytes()).decode()]}
     if isinstance(value, float):
         return {"float": repr(value)}
     if isinstance(value, SymDim):
         return {"size": str(value)}
     if isinstance(value, DType):
-        return {"dtype": value.name}
+        return {"dtype": _dtype_data(value)}
     if isinstance(value, TensorType):
-        return {"type": [_encode(value.shape), value.dtype.name, value.device, value.layout]}
-    if isinstance(value, np.ndarray):
+        return {"type": [_encode(value.shape), _dtype_data(value.dtype), value.device, value.layout]}
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         data = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()
         return {"array": [value.dtype.name, list(value.shape), data]}
     if isinstance(value, Graph):
@@ -132,6 +190,10 @@ def _wrapped(value: Any) -> dict[str, Any]:
         return {"enum": int(value)}
     if isinstance(value, frozenset):
         return {"set": sorted(map(_encode, value))}
+    if isinstance(value, list):
+        return {"list": [_encode(v) for v in value]}
+    if isinstance(value, Mapping):
+        return {"dict": [[_encode(k), _encode(v)] for k, v in value.items()]}
     raise TypeError(f"{type(value).__name__} cannot be written as JSON: {value!r}")
 
 
@@ -142,15 +204,35 @@ def _decode(text: str) -> Any:
     if kind == "array":
         name, shape, data = value
         return np.frombuffer(base64.b64decode(data), name).reshape(shape)
+    if kind == "scalar":
+        return np.frombuffer(base64.b64decode(value[1]), value[0])[0]
     if kind == "type":
         shape, name, device, layout = value
-        return TensorType(_decode(shape), dtype(name), device, layout)
-    if kind in ("tuple", "set"):
-        return (tuple if kind == "tuple" else frozenset)(map(_decode, value))
+        return TensorType(_decode(shape), _dtype_of(name), device, layout)
+    if kind in ("tuple", "set", "list"):
+        return {"tuple": tuple, "set": frozenset, "list": list}[kind](map(_decode, value))
+    if kind == "dict":
+        return {_decode(k): _decode(v) for k, v in value}
     if kind == "graph":
         return _graph_of(value)
-    plain: dict[str, Callable[[Any], Any]] = {"float": float, "size": _size, "dtype": dtype, "enum": int}
+    if kind in _OTHERS:
+        return _OTHERS[kind][2](value)
+    plain: dict[str, Callable[[Any], Any]] = {"float": float, "size": _size, "dtype": _dtype_of, "enum": int}
+    if kind not in plain:
+        raise ValueError(f"no value is written as {kind!r}; import the package that wrote the graph")
     return plain[kind](value)
+
+
+def _dtype_data(d: DType) -> Any:
+    """The name, or everything about an element type that is a frontend's own."""
+    try:
+        return d.name if dtype(d.name) == d else [d.name, d.kind, d.bits]
+    except ValueError:
+        return [d.name, d.kind, d.bits]
+
+
+def _dtype_of(data: Any) -> DType:
+    return dtype(data) if isinstance(data, str) else DType(*data)
 
 
 def _size(text: str) -> Dim:
