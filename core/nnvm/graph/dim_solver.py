@@ -91,6 +91,10 @@ class DimSolver:
         a, b = self.resolve(a), self.resolve(b)
         if a == b:
             return False
+        for unknown, value in ((a, b), (b, a)):
+            if (name := _alone(unknown)) is not None and isinstance(value, int) and value >= 0:
+                self._bind(name, value, reason)
+                return True
         difference = a - b
         if isinstance(difference, int):
             raise Contradiction(a, b)
@@ -105,11 +109,14 @@ class DimSolver:
         name, value, exact = solved
         if isinstance(value, int) and value < 0:
             raise Contradiction(a, b)
-        self._value[name], self._reason[name] = value, reason
-        self.version += 1
+        self._bind(name, value, reason)
         if not exact:
             self._open.append((a, b, reason))
         return True
+
+    def _bind(self, name: str, value: Dim, reason: object) -> None:
+        self._value[name], self._reason[name] = value, reason
+        self.version += 1
 
     def settle(self) -> None:
         """Tries the open equations again, by what was learnt since."""
@@ -121,6 +128,15 @@ class DimSolver:
         """What has to hold and neither determines a size nor is known to hold."""
         pairs = ((self.resolve(a), self.resolve(b)) for a, b, _ in self._open)
         return [(a, b) for a, b in pairs if a != b]
+
+
+def _alone(d: Dim) -> str | None:
+    """The name of an unknown that is all of `d`."""
+    if isinstance(d, int) or len(d.terms) != 1:
+        return None
+    ((term, coef),) = d.terms
+    alone = coef == 1 and len(term) == 1 and term[0][0] == "sym"
+    return name if alone and is_unknown_name(name := str(term[0][1])) else None
 
 
 _Solved = tuple[str, Dim, bool]
