@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-import nnvm.ops  # noqa: F401  registers the operators
+import nnvm.symbol as sym
 from nnvm.dim import symbol
 from nnvm.dtype import BOOL, F16, F32, I64
 from nnvm.graph import Graph, TensorType, TypeInferenceError, apply, variable
@@ -301,3 +301,54 @@ def test_elemwise_hint():
     assert shapes(g, y=(4, 2)) == [(4, 2), (4, 2), (4, 2)]
     with pytest.raises(TypeInferenceError, match=r"add y: axis 0 of %b: 1 against 4; %b is \[1\] .*%a is \[4\]"):
         shapes(g, a=(4,), b=(1,))
+
+
+# Soundness: what is found from a part of the truth is the truth
+
+
+def masked(rng, shape, share):
+    """A shape of which sizes, or all, are forgotten."""
+    if rng.random() < share / 2:
+        return None
+    return tuple(None if rng.random() < share else d for d in shape)
+
+
+@pytest.mark.parametrize(("op", "attrs", "count", "given", "expected"), DETERMINED)
+def test_a_part_of_the_truth_gives_no_other_truth(op, attrs, count, given, expected):
+    rng = np.random.default_rng(len(str(given)))
+    graph = untyped(op, count, **attrs)
+    entries = [*(v[0] for v in graph.inputs), *graph.outputs]
+    names = [*(v.name for v in graph.inputs)]
+    names += ["y"] if len(graph.outputs) == 1 else [f"y_output{i}" for i in range(len(graph.outputs))]
+    for share in (0.2, 0.4, 0.6, 0.9):
+        for _ in range(4):
+            known = {n: partial(s) for n, t in zip(names, expected) if (s := masked(rng, t, share)) is not None}
+            found = solve_types(graph, known)
+            for e, truth in zip(entries, expected):
+                shape = found.shape(e)
+                if shape is not None:
+                    assert len(shape) == len(truth), (known, shape, truth)
+                    assert all(d in (None, t) for d, t in zip(shape, truth)), (known, shape, truth)
+
+
+def test_a_network_from_parts_of_its_truth():
+    """Variables forgotten at random: whatever is found is right, and enough of it finds all."""
+    x = sym.conv2d(sym.Variable("data"), channels=4, kernel_size=(3, 3), padding=(1, 1), name="c1")
+    x = sym.relu(sym.batch_norm(x, name="bn"))
+    x = sym.max_pool2d(sym.elemwise_add(x, sym.conv2d(x, channels=4, kernel_size=(1, 1), name="c2")), pool_size=(2, 2))
+    a, b = sym.split(sym.flatten(x), indices_or_sections=2, axis=1)
+    y = sym.concatenate(sym.dense(a, units=3, name="fc1"), sym.layer_norm(sym.dense(b, units=5, name="fc2")), axis=1)
+    net = sym.transpose(sym.softmax(y), axes=(1, 0), name="out")
+    arguments, outputs, states = net.infer_shape(data=(2, 3, 8, 8))
+    truth = {**arguments, **states, "out": outputs[0]}
+    assert outputs == [(8, 2)] and truth["fc1_weight"] == (3, 32)
+    rng = np.random.default_rng(0)
+    for share in (0.1, 0.3, 0.5, 0.8):
+        for _ in range(8):
+            known = {n: s for n, t in truth.items() if (s := masked(rng, t, share)) is not None}
+            arguments, outputs, states = net.infer_shape_partial(**known)
+            for name, shape in {**arguments, **states, "out": outputs[0]}.items():
+                assert shape is None or all(d in (None, t) for d, t in zip(shape, truth[name], strict=True))
+    assert net.infer_shape(data=(None, None, 8, 8), out_output=(None, 2), c1_weight=(4, 3, 3, 3))[0] == {
+        n: s for n, s in truth.items() if n in arguments
+    }
