@@ -302,38 +302,6 @@ def _with_unknowns(shape: PartialShape) -> PartialShape:
     return None if shape is None else tuple(None if d == 0 else d for d in shape)
 
 
-# Layers: attributes of NNVM that tell the shapes of the weights, as far as these do not follow from the data
-
-
-def _conv(attrs: dict[str, Any], transposed: bool) -> dict[str, Hint]:
-    channels, kernel = attrs.pop("channels"), tuple(attrs.pop("kernel_size"))
-    plain = (None, channels // attrs.get("groups", 1), *kernel) if transposed else (channels, None, *kernel)
-    layout = attrs.get("kernel_layout")
-    sizes = dict(zip(("IO" if transposed else "OI") + "DHW"[-len(kernel) :], plain))
-    return {"weight": partial(plain if layout is None else tuple(sizes[a] for a in layout)),
-            "bias": partial((channels,))}  # fmt: skip
-
-
-def _dense(attrs: dict[str, Any]) -> dict[str, Hint]:
-    units = attrs.pop("units")
-    return {"weight": partial((units, None)), "bias": partial((units,))}
-
-
-def _batch_norm(attrs: dict[str, Any]) -> dict[str, Hint]:
-    return dict.fromkeys(("gamma", "beta", "moving_mean", "moving_var"), partial())
-
-
-def _norm(attrs: dict[str, Any]) -> dict[str, Hint]:
-    return dict.fromkeys(("gamma", "beta"), partial())
-
-
-_LAYERS: dict[str, Callable[[dict[str, Any]], dict[str, Hint]]] = {
-    "dense": _dense, "batch_norm": _batch_norm, "layer_norm": _norm, "rms_norm": _norm,
-    **{f"conv{r}d": lambda a: _conv(a, False) for r in (1, 2, 3)},
-    **{f"conv{r}d_transpose": lambda a: _conv(a, True) for r in (1, 2, 3)},
-}  # fmt: skip
-
-
 def _function(op: Op, same_shape: bool = False) -> Callable[..., Symbol]:
     """The function that applies an op to symbols; `same_shape`: to inputs of one shape, as NNVM's elemwise_add does."""
 
@@ -345,9 +313,8 @@ def _function(op: Op, same_shape: bool = False) -> Callable[..., Symbol]:
         use_bias = attrs.pop("use_bias", True)
         form = op.attr("symbol_form")
         made, attrs = (op.name, attrs) if form is None else form(attrs)
-        shapes: dict[str, Hint] = {}
-        if op.name in _LAYERS and _describes_weights(op, attrs):
-            shapes = _LAYERS[op.name](attrs)
+        weights = op.attr("layer_weights")
+        shapes: dict[str, Hint] = (weights(attrs) if weights is not None else None) or {}
         given = {k: v for k, v in kwargs.items() if isinstance(v, Symbol)}
         inputs = _inputs(op, args, given, name, shapes, use_bias)
         hints = {n: h for s in inputs for n, h in s.hints.items()}
@@ -379,7 +346,7 @@ def _inputs(
     for i in op.inputs:
         key = i.rstrip("?")
         if key in given:
-            inputs.append(_symbol(given[key]))
+            inputs.append(_hinted(_symbol(given[key]), shapes.get(key)))
         elif key in shapes and (key != "bias" or use_bias):
             inputs.append(_missing(f"{name}_{key}", shapes[key]))
         elif not i.endswith("?"):
@@ -388,17 +355,18 @@ def _inputs(
 
 
 def _advice(op: Op) -> str:
-    if op.name not in _LAYERS:
+    if not op.has("layer_weights"):
         return ""
     wanted = "channels and kernel_size" if op.name.startswith("conv") else "units"
     return f". With the attributes {wanted} it makes its weights itself"
 
 
-def _describes_weights(op: Op, attrs: Mapping[str, Any]) -> bool:
-    """Whether the attributes are those of NNVM that tell the weights' shapes."""
-    if op.name.startswith("conv"):
-        return "kernel_size" in attrs and "channels" in attrs
-    return op.name != "dense" or "units" in attrs
+def _hinted(symbol: Symbol, hint: Hint | None) -> Symbol:
+    """A weight that the user gave: what the layer says of its type, where the user said nothing."""
+    node = symbol._entry().node
+    if hint is None or not node.is_variable or node.types is not None or node in symbol.hints:
+        return symbol
+    return Symbol(symbol.entries, {**symbol.hints, node: hint})
 
 
 def _missing(name: str, hint: Hint) -> Symbol:

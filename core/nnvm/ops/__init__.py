@@ -27,6 +27,7 @@ from nnvm.ops import (
 from nnvm.ops import gradients as gradients  # after the ops it differentiates
 from nnvm.ops import graph_rules as graph_rules  # last: it attaches facts to the ops above
 from nnvm.ops import layer_relations as layer_relations
+from nnvm.ops import layer_weights as layer_weights
 from nnvm.ops import nnvm_names as nnvm_names
 from nnvm.ops import nnvm_relations as nnvm_relations
 from nnvm.ops import type_relations as type_relations

@@ -1,0 +1,55 @@
+"""What NNVM's attributes of layers (channels, kernel_size, units) say of the types of their weights.
+
+The op attribute ``layer_weights``, (attrs) -> hints by input, takes the attributes that are no params of the op out of
+`attrs`; None where they do not tell. The Symbol API makes the weights that it names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from nnvm.graph import op as registry
+from nnvm.graph.op_attrs import declare
+from nnvm.graph.type_solver import Hint, partial
+
+__all__: list[str] = []
+
+declare("layer_weights", "(attrs) -> dict[str, Hint] | None (ops/layer_weights.py)",
+        "What the attributes of a layer say of its weights, by input.")  # fmt: skip
+
+Hints = dict[str, Hint]
+
+
+def _conv(transposed: bool) -> Callable[[dict[str, Any]], Hints | None]:
+    def weights(attrs: dict[str, Any]) -> Hints | None:
+        if "channels" not in attrs or "kernel_size" not in attrs:
+            return None
+        channels, kernel = attrs.pop("channels"), tuple(attrs.pop("kernel_size"))
+        plain = (None, channels // attrs.get("groups", 1), *kernel) if transposed else (channels, None, *kernel)
+        layout = attrs.get("kernel_layout")
+        sizes = dict(zip(("IO" if transposed else "OI") + "DHW"[-len(kernel) :], plain))
+        return {"weight": partial(plain if layout is None else tuple(sizes[a] for a in layout)),
+                "bias": partial((channels,))}  # fmt: skip
+
+    return weights
+
+
+def _dense(attrs: dict[str, Any]) -> Hints | None:
+    if "units" not in attrs:
+        return None
+    units = attrs.pop("units")
+    return {"weight": partial((units, None)), "bias": partial((units,))}
+
+
+def _unknown(*names: str) -> Callable[[dict[str, Any]], Hints]:
+    """Their shapes follow from the data's."""
+    return lambda attrs: dict.fromkeys(names, partial())
+
+
+for _name, _rule in {
+    "dense": _dense, "batch_norm": _unknown("gamma", "beta", "moving_mean", "moving_var"),
+    "layer_norm": _unknown("gamma", "beta"), "rms_norm": _unknown("gamma", "beta"),
+    **{f"conv{r}d": _conv(False) for r in (1, 2, 3)}, **{f"conv{r}d_transpose": _conv(True) for r in (1, 2, 3)},
+}.items():  # fmt: skip
+    registry.get(_name).set_attr("layer_weights", _rule)
