@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 
+import nnvm
 import nnvm.symbol as sym
 from nnvm.attribute import AttrScope
 from nnvm.compiler.build import BuildOptions, compile_graph
@@ -316,6 +317,30 @@ def test_the_whole_graph_on_another_target():
     np.testing.assert_allclose(run(built, arrays)[0], run_graph(g, arrays)[0], rtol=1e-4, atol=1e-5)
     with pytest.raises(PlacementError, match="known kinds of devices"):
         compile_graph(g.with_attrs(typed=True), BuildOptions(target=Target.parse("cuda")))
+
+
+def test_from_symbols_to_values():
+    """NNVM's way: groups by AttrScope, their devices as an option of the build."""
+    x = sym.conv2d(sym.Variable("data"), channels=4, kernel_size=(3, 3), name="conv")
+    with AttrScope(device_group="head"):
+        x = sym.relu(sym.batch_norm(x, name="bn"), name="act")
+        x = sym.dense(sym.flatten(x), units=5, name="fc")
+    net = sym.softmax(x, name="soft")
+    rng = np.random.default_rng(2)
+    shapes = {"data": (2, 3, 6, 6)}
+    arguments, _, states = net.infer_shape(**shapes)
+    arrays = {k: rng.standard_normal(s).astype(np.float32) for k, s in {**arguments, **states}.items()}
+    arrays["bn_moving_var"] = np.abs(arrays["bn_moving_var"]) + 0.5
+    params = {k: v for k, v in arrays.items() if k != "data"}
+    with nnvm.compiler.build_config(options={"device_groups": {"head": "reference"}}, verify=True):
+        g, lib, new = nnvm.compiler.build(net, "llvm", shape=shapes, params=params)
+    placement = g.attrs["placement"]
+    assert placement.device_of["conv"] == "cpu" and placement.device_of["fc"] == "reference"
+    assert (placement.copies, g.ir().count("device_copy")) == (2, 2)
+    module = nnvm.runtime.create(g, lib)
+    module.run(data=arrays["data"], **new)
+    typed = net.infer_type(data=TensorType(shapes["data"]))
+    np.testing.assert_allclose(module.get_output(0), run_graph(typed, arrays)[0], rtol=1e-4, atol=1e-5)
 
 
 def test_a_further_target_is_a_registration(monkeypatch):
