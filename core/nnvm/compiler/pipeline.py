@@ -28,6 +28,8 @@ _PIPELINE: tuple[str, ...] = (
     "EliminateIdentity",
     # before the views move: products with weights become dense layers, below which views can move
     "CanonicalizeMatmul",
+    # on dense layers as they are now; before the views move, so that what takes the parts apart moves with them
+    "CombineParallel",
     # before scales are folded and kernels fused: both want to see producer and consumer side by side
     "CanonicalizeReshape",
     # again: transposes that views had kept from products

@@ -61,6 +61,8 @@ declare("layout_rule", "LayoutRule (graph/passes/alter_op_layout.py)",
         "The layouts that the op can run in, and how it is made in them.")  # fmt: skip
 declare("layout_cost", "(node, ways: Sequence[Way], machine: Machine) -> Sequence[float]",
         "Estimated seconds of the op in each way (graph/passes/layout_plan.py); absent: the same in all.")  # fmt: skip
+declare("combine", "(nodes: Sequence[Node]) -> Sequence[NodeEntry] | None",
+        "Nodes of the op on the same first input as one wider op (graph/passes/combine_parallel.py).")  # fmt: skip
 declare("algorithm", "(node, is_fixed: Callable[[Node], bool], target) -> tuple[NodeEntry, ...] | None",
         "The op by another algorithm, where that is faster (graph/passes/choose_algorithm.py).")  # fmt: skip
 declare("inplace", "tuple[tuple[int, int], ...]", "(input, output) pairs that may share memory.")

@@ -6,19 +6,20 @@ rows, columns and batch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from nnvm import te
 from nnvm.dim import Dim, ceildiv
+from nnvm.graph.node import Node, NodeEntry, apply
 from nnvm.graph.op import Param, register
 from nnvm.graph.op_attrs import OpPattern
 from nnvm.graph.types import TensorType
 from nnvm.ops.bodies import over, read, rounded
 from nnvm.ops.params import boolean, integer, optional
-from nnvm.ops.shape_rules import broadcast_shapes, check_kind, same_dtype, show
+from nnvm.ops.shape_rules import broadcast_shapes, check_kind, known, same_dtype, show
 from nnvm.te.expr import Expr
 from nnvm.te.tensor import Tensor
 
@@ -101,13 +102,32 @@ def _dense_array(attrs: Attrs, data: Array, weight: Array, bias: Array | None = 
     return (out if bias is None else out + bias,)
 
 
+def _combine_dense(nodes: Sequence[Node]) -> list[NodeEntry] | None:
+    """Dense layers on the same data as one with all their units, and its columns."""
+    weights, units = [n.inputs[1] for n in nodes], [n.inputs[1].type.shape[0] for n in nodes]
+    if any(n.attrs["kernel_layout"] != "NK" or not isinstance(u, int) for n, u in zip(nodes, units)):
+        return None
+    first = nodes[0]
+    wide = [apply("concatenate", weights, {"axis": 0})[0]]
+    if len(first.inputs) > 2:
+        wide.append(apply("concatenate", [n.inputs[2] for n in nodes], {"axis": 0})[0])
+    out = apply(first.op, [first.inputs[0], *wide], {**first.attrs, "units": None}, first.name, first.source)[0]
+    whole = (None,) * (out.type.rank - 1)
+    made, start = [], 0
+    for n, u in zip(nodes, units):
+        bounds = {"begin": (*whole, start), "end": (*whole, start + known(u))}
+        made.append(apply("slice", [out], bounds, f"{n.name}.part", n.source)[0])
+        start += known(u)
+    return made
+
+
 register(
     "dense", inputs=["data", "weight", "bias?"],
     doc="data [..., K] times the transpose of weight [N, K] (packed: [N/p, K, p]), plus bias [N]: [..., N].",
     params={"kernel_layout": Param("NK, or NK with a block of columns: NK16n is [N/16, K, 16]", _kernel_layout, "NK"),
             "units": Param("N, where a packed weight is padded; None: all of its columns", optional(integer), None)},
     infer_type=_dense_type, pattern=OpPattern.OUT_FUSABLE, compute=_dense_compute, reference=_dense_array, linear_in=0,
-    flops=lambda attrs, inputs, outputs: outputs[0].numel * inputs[0].shape[-1] * 2,
+    flops=lambda attrs, inputs, outputs: outputs[0].numel * inputs[0].shape[-1] * 2, combine=_combine_dense,
 )  # fmt: skip
 
 
