@@ -16,6 +16,7 @@ than the op does, by a bound that their ops state; the option ``precise`` leaves
 from __future__ import annotations
 
 from nnvm.graph.dependence import Fixed
+from nnvm.graph.devices import CPU, device_of
 from nnvm.graph.graph import Graph, rebuild, with_inputs
 from nnvm.graph.node import Node, NodeEntry
 from nnvm.graph.pass_manager import PassContext, register_pass
@@ -32,7 +33,7 @@ def choose_algorithm(graph: Graph, context: PassContext) -> Graph:
 
     def rewrite(node: Node, inputs: tuple[NodeEntry, ...]) -> tuple[NodeEntry, ...] | None:
         rule = node.op.attr("algorithm")
-        if rule is None:
+        if rule is None or device_of(node) != CPU:  # it is a choice for the main target
             return None
         made: tuple[NodeEntry, ...] | None = rule(with_inputs(node, inputs), is_fixed, context.target)
         return made

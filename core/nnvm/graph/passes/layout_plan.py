@@ -25,6 +25,7 @@ import numpy as np
 
 from nnvm.dim import Dim, Shape, substitute, symbols
 from nnvm.graph.dependence import Fixed
+from nnvm.graph.devices import CPU, device_of
 from nnvm.graph.graph import Graph
 from nnvm.graph.node import Node, NodeEntry
 from nnvm.graph.passes.pbqp import Problem
@@ -160,11 +161,11 @@ def plan_layouts(graph: Graph, fixed: Fixed, machine: Machine) -> Mapping[Node, 
 
 
 def _ways(graph: Graph, fixed: Fixed, machine: Machine) -> dict[Node, list[Way]]:
-    """The ways of all nodes with a layout rule that do not depend on parameters only, the plain one first."""
+    """The ways of all nodes with a layout rule that depend on inputs and run on the host, the plain one first."""
     ways: dict[Node, list[Way]] = {}
     for node in graph.nodes:
         rule = node.op.attr("layout_rule")
-        if rule is None or node.types is None or fixed(node):
+        if rule is None or node.types is None or fixed(node) or device_of(node) != CPU:
             continue
         plain = Way((1,) * len(node.inputs), 1)
         ways[node] = [plain, *(w for w in rule.ways(node, fixed, machine) if w != plain)]
