@@ -42,7 +42,11 @@ def run_in_arena(g: Graph, plan, arrays):
             need = int(np.prod([evaluate(d, sizes) for d in root.type.shape])) * dtype.itemsize
             raw = memory.setdefault(root, np.full(max(need, 1), 0xA5, np.uint8))
         start = evaluate(offset, sizes)
-        return raw.view(np.uint8).reshape(-1)[start : start + count].view(dtype).reshape(shape)
+        data = raw.view(np.uint8).reshape(-1)[start:]
+        if e in plan.strides:
+            steps = [evaluate(d, sizes) * dtype.itemsize for d in plan.strides[e]]
+            return np.ndarray(shape, dtype, data, 0, steps)
+        return data[:count].view(dtype).reshape(shape)
 
     for node in plan.steps:
         inputs = [look(e).copy() for e in node.inputs]

@@ -20,6 +20,7 @@ from nnvm.graph.devices import CPU, device_of
 from nnvm.graph.dump import default_instruments
 from nnvm.graph.pass_manager import Instrument, PassContext, apply_passes
 from nnvm.graph.passes.place_device import Placement
+from nnvm.graph.passes.plan_memory import MemoryPlan
 from nnvm.graph.structural import structural_key
 from nnvm.runtime import reference_device  # noqa: F401  registers the device
 from nnvm.runtime.device import copy_call, runtime_of
@@ -200,9 +201,11 @@ def _calls(graph: Graph) -> list[_Call]:
     in_strides = graph.attrs.get("input_strides") or (None,) * len(graph.inputs)
     out_strides = graph.attrs.get("output_strides") or (None,) * len(graph.outputs)
     of_input = {v[0]: s for v, s in zip(graph.inputs, in_strides)}
-    places = graph.attrs["memory_plan"].places
+    memory: MemoryPlan = graph.attrs["memory_plan"]
     # An output that others read too lies contiguous in the arena and is copied into the caller's strides.
-    of_output = {e: s for e, s in zip(graph.outputs, out_strides) if places[e].kind == "output"}
+    of_output = {e: s for e, s in zip(graph.outputs, out_strides) if memory.places[e].kind == "output"}
+    of_input.update(memory.strides)
+    of_output.update(memory.strides)
     return [
         _Call(n, tuple(of_input.get(e) for e in n.inputs), tuple(of_output.get(e) for e in n.outputs))
         for n in graph.nodes

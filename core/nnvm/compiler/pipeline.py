@@ -52,6 +52,8 @@ _PIPELINE: tuple[str, ...] = (
     "PrecomputePrune",
     # * after all merging, which would undo it; before fusion, so that a copy is one more output of a kernel
     "OwnOutputs",
+    # once it is known what is returned; before fusion, which leaves what moves no data out of its groups
+    "ElideCopies",
     # * kernels are made of groups
     "GraphFuse",
     # after fusion: only groups can have dead parts

@@ -101,3 +101,6 @@ declare("prologue", "tuple[int, ...]",
         "Inputs of a master that take cheap elementwise producers of the output's shape.")  # fmt: skip
 declare("view_offset", "(attrs, inputs: tuple[TensorType, ...]) -> Dim | None",
         "Byte offset in the first input where the output is a contiguous part of it; else None.")  # fmt: skip
+declare("joins", "(attrs, rank) -> int", "The axis along which the inputs follow each other and make up the output.")
+declare("slice_strides", "(attrs, input: TensorType) -> (begin: Dim, strides: tuple[Dim, ...])",
+        "Where the output lies in the memory of the contiguous input, in elements.")  # fmt: skip

@@ -1,4 +1,4 @@
-"""Which nodes are free: their output is a contiguous piece of their first input's memory."""
+"""Which nodes are free: their output is a piece of their first input, or what their inputs make up together."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ __all__ = ["is_view", "view_offset"]
 
 
 def is_view(node: Node) -> bool:
-    """Whether a node only gives another shape to (a contiguous part of) its first input."""
-    return view_offset(node) is not None
+    """Whether a node only gives another shape to (a contiguous part of) its first input, or moves no data as its
+    attribute ``in_place`` says (`aliases`)."""
+    return bool(node.attrs.get("in_place")) or view_offset(node) is not None
 
 
 def view_offset(node: Node) -> Dim | None:

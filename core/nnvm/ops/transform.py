@@ -219,7 +219,9 @@ def _concatenate_compute(attrs: Attrs, inputs: list[Tensor], outputs: Types) -> 
 
 
 register(
-    "concatenate", inputs=["*data"], params={"axis": Param("along which", integer, 0)}, infer_type=_concatenate_type,
+    "concatenate", inputs=["*data"], infer_type=_concatenate_type,
+    params={"axis": Param("along which", integer, 0), "in_place": Param("kernels write the parts where the whole lies",
+                                                                       bool, False)},
     doc="The inputs one after the other along an axis.", pattern=OpPattern.INJECTIVE, compute=_concatenate_compute,
     reference=lambda attrs, *arrays: (np.concatenate(arrays, attrs["axis"]),),
 )  # fmt: skip
@@ -275,7 +277,8 @@ register(
     doc="A range of each axis: begin, begin + step, ... below end.",
     params={"begin": Param("first index per axis; None: 0; negative: from the end", _bounds),
             "end": Param("end per axis, excluded; None: the size; negative: from the end", _bounds),
-            "step": Param("positive step per axis; None: 1", optional(integers), None)},
+            "step": Param("positive step per axis; None: 1", optional(integers), None),
+            "in_place": Param("kernels read it where the data lies, through strides", bool, False)},
     infer_type=lambda attrs, t: (t[0].with_shape(tuple(n for _, n, _ in slice_ranges(attrs, t[0].shape))),),
     pattern=OpPattern.INJECTIVE, compute=_slice_compute, reference=_slice_array,
 )  # fmt: skip

@@ -6,6 +6,7 @@ from nnvm.graph.passes import (
     canonicalize_reshape,
     choose_algorithm,
     combine_parallel,
+    elide_copies,
     eliminate_common,
     eliminate_dead,
     eliminate_identity,
@@ -26,7 +27,7 @@ from nnvm.graph.passes import (
 
 __all__ = [
     "alter_op_layout", "canonicalize_matmul", "canonicalize_reshape", "choose_algorithm", "combine_parallel",
-    "eliminate_common", "eliminate_dead", "eliminate_identity", "finish_prepare", "fold_constant",
+    "elide_copies", "eliminate_common", "eliminate_dead", "eliminate_identity", "finish_prepare", "fold_constant",
     "fold_scale_axis", "gradient", "graph_fuse", "infer_shape", "infer_type", "own_outputs", "place_device",
     "plan_memory", "precompute_prune", "replace_op", "simplify_inference",
 ]  # fmt: skip

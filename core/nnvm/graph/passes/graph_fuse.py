@@ -112,6 +112,9 @@ class _Group:
 
 
 def _pattern(node: Node) -> OpPattern:
+    """How a node may be fused: not at all where it moves no data."""
+    if node.attrs.get("in_place"):
+        return OpPattern.OPAQUE
     return node.op.attr("pattern", OpPattern.OPAQUE)  # type: ignore[no-any-return]
 
 
@@ -228,11 +231,17 @@ class _Fuser:
                     continue
                 if _pattern(user) > OpPattern.BROADCAST or user.outputs[0].type.shape != group.shape:
                     return False
-                if any(self.index[e.node] > limit and e.node not in closure for e in user.inputs):
+                if any(self._is_later(e.node, limit) and e.node not in closure for e in user.inputs):
                     return False
                 closure.add(user)
                 pending.append(user)
         return True
+
+    def _is_later(self, node: Node, limit: int) -> bool:
+        """Whether a value is computed after that place in the order: what is given, or a view of it, never is."""
+        while self.index[node] > limit and is_view(node) and len(node.inputs) == 1:
+            node = node.inputs[0].node
+        return self.index[node] > limit and not (node.is_variable or node.is_constant)
 
     # Prologues
 

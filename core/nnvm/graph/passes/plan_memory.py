@@ -3,7 +3,8 @@
 Nodes run in topological order. A value in the arena occupies its block from the step that computes it to the last step
 that reads it or a view of it; blocks whose lives do not meet share memory. A group whose graph says ``inplace`` writes
 over an input that dies there. Outputs of the graph are written where the caller's fresh tensors are; views are another
-name for what they show; nodes that the host runs bring their own memory.
+name for what they show, and parts of a concatenation that is ``in_place`` for pieces of the whole, which lives from
+the first of them on; nodes that the host runs bring their own memory.
 
 ```
 %a = relu(%x)      %a: arena 0, offset 0
@@ -19,13 +20,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nnvm.dim import Dim, dim_max
+from nnvm.graph.aliases import aliases
 from nnvm.graph.devices import CPU, device_of
 from nnvm.graph.graph import Graph
 from nnvm.graph.memory_report import MemoryReport, memory_report
 from nnvm.graph.node import Node, NodeEntry
 from nnvm.graph.pass_manager import PassContext, register_pass
 from nnvm.graph.passes.storage import Block, aligned, assign_offsets, peak_bytes
-from nnvm.graph.views import view_offset
+from nnvm.graph.views import is_view
 
 __all__ = ["MemoryPlan", "Place", "plan_memory"]
 
@@ -62,7 +64,9 @@ class MemoryPlan:
         timeline: live bytes at each step.
         copies: outputs that are not written in place: the executor copies them from where they are (an input handed
             through, a value that others read in another layout, a view).
-        lives: of each value in the arena, the step that computes it and the last one that needs it.
+        lives: of each value in the arena, the step that computes it (or the first of its parts) and the last one that
+            needs it.
+        strides: in elements, of the values that are not contiguous where they lie.
     """
 
     places: Mapping[NodeEntry, Place]
@@ -74,6 +78,7 @@ class MemoryPlan:
     timeline: tuple[Dim, ...]
     copies: tuple[int, ...]
     lives: Mapping[NodeEntry, tuple[int, int]]
+    strides: Mapping[NodeEntry, tuple[Dim, ...]]
 
     def report(self, sizes: Mapping[str, int] | None = None) -> MemoryReport:
         """The plan in bytes, with the timeline. `sizes`: values of the named sizes, where there are any."""
@@ -122,13 +127,15 @@ class _Planner:
         self.share = share
         self.inplace = inplace
         self.order = graph.nodes
-        self.offset_of = {n: o for n in self.order if (o := view_offset(n)) is not None}
-        self.steps = [n for n in self.order if not (n.is_variable or n.is_constant or n in self.offset_of)]
+        self.aliases = aliases(graph)
+        self.steps = [n for n in self.order if not (n.is_variable or n.is_constant or is_view(n))]
         self.step_of = {n: i for i, n in enumerate(self.steps)}
         self.root: dict[NodeEntry, NodeEntry] = {}
-        for node in self.order:
-            for e in node.outputs:
-                self.root[e] = self.root[node.inputs[0]] if node in self.offset_of else e
+        for e in (*self.aliases, *(e for n in self.order for e in n.outputs)):
+            root = e
+            while root in self.aliases:
+                root = self.root.get(root) or self.aliases[root].base
+            self.root[e] = root
         self.places: dict[NodeEntry, Place] = {}
 
     def plan(self) -> MemoryPlan:
@@ -146,11 +153,16 @@ class _Planner:
         for b, block in enumerate(blocks):
             s = layout.storage[b]
             sizes[s] = block.size if s not in sizes else dim_max(sizes[s], block.size)
+        first: dict[NodeEntry, int] = {}
+        for i, node in enumerate(self.steps):
+            for e in node.outputs:
+                first.setdefault(self.root[e], i)
         known = [x for x in live if isinstance(x, int)]
         bound = max(known, default=0) if len(known) == len(live) else None
         return MemoryPlan(self.places, tuple(self.steps), tuple(sizes[s] for s in sorted(sizes)), layout.total,
                           unplanned, bound, tuple(live), copies,
-                          {e: (self.step_of[e.node], last[e]) for e in block_of})  # fmt: skip
+                          {e: (first[e], last[e]) for e in block_of},
+                          {e: a.strides for e, a in self.aliases.items() if a.strides is not None})  # fmt: skip
 
     def _place_fixed(self) -> None:
         """Everything that is not in the arena or an output."""
@@ -159,10 +171,9 @@ class _Planner:
         for node in self.order:
             if node.is_constant:
                 self.places[node[0]] = Place("constant")
-            elif node in self.offset_of:
-                self.places[node[0]] = Place("view", 0, self.offset_of[node], node.inputs[0])
             elif node in self.step_of and (node.op.name != "group" or device_of(node) != CPU):
                 self.places.update((e, Place("host")) for e in node.outputs)
+        self.places.update((e, Place("view", 0, a.offset, a.base)) for e, a in self.aliases.items())
 
     def _place_outputs(self) -> tuple[int, ...]:
         """Puts values that are returned into the caller's tensors; gives the outputs that are to be copied."""
@@ -192,7 +203,7 @@ class _Planner:
         last: dict[NodeEntry, int] = {}
         for node, i in self.step_of.items():
             for e in node.outputs:
-                last[e] = i
+                last[self.root[e]] = i
             for e in node.inputs:
                 last[self.root[e]] = i
         for e in self.graph.outputs:
@@ -206,17 +217,18 @@ class _Planner:
         unplanned: Dim = 0
         for i, node in enumerate(self.steps):
             for e in node.outputs:
-                if e in self.places:
+                root = self.root[e]  # a part of a concatenation brings the memory of the whole
+                if root in self.places or root in block_of:
                     continue
-                size = aligned(e.type.nbytes)
+                size = aligned(root.type.nbytes)
                 unplanned = unplanned + size
-                reused = self._overwrites(node, e, i, last, block_of) if self.inplace else None
+                reused = self._overwrites(node, e, i, last, block_of) if self.inplace and root == e else None
                 if reused is None or blocks[reused].size != size:
-                    block_of[e] = len(blocks)
-                    blocks.append(Block(size, i, last[e]))
+                    block_of[root] = len(blocks)
+                    blocks.append(Block(size, i, last[root]))
                 else:
-                    block_of[e] = reused
-                    blocks[reused] = Block(size, blocks[reused].first, last[e])
+                    block_of[root] = reused
+                    blocks[reused] = Block(size, blocks[reused].first, last[root])
         return blocks, block_of, unplanned
 
     def _overwrites(
