@@ -31,6 +31,7 @@ def _unary(name: str) -> Any:
 for _n in (*_UNARY_FLOAT, *_UNARY_SAME):
     converts(f"{_n}.default")(_unary(_RENAMED.get(_n, _n)))
 converts("special_expit.default")(_unary("sigmoid"))
+converts("digamma.default")(_unary("polygamma"))
 for _n in ("silu", "hardswish", "hardsigmoid", "mish"):
     converts(f"{_n}.default")(_unary(_n))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 
@@ -19,10 +20,10 @@ from nnvm.runtime.memory import NumpyMemory
 Tensors = dict[str, torch.Tensor]
 
 
-def training_step(loss: sym.Symbol, weights: list[str]) -> Graph:
+def training_step(loss: sym.Symbol, weights: list[str], mirrored: str) -> Graph:
     """(loss, new weights) from the data, the weights and the rate: a step of SGD as one graph."""
     forward = loss.infer_type()
-    backward = gradient(forward, weights, [constant(np.float32(1).reshape(()), TensorType(()))])
+    backward = gradient(forward, weights, [constant(np.float32(1).reshape(()), TensorType(()))], mirrored)
     rate = sym.Variable("rate", ())
     entries = {v.name: v[0] for v in forward.inputs}
     moved = [sym.Symbol([entries[w]]) - rate * sym.Symbol([g]) for w, g in zip(weights, backward.outputs)]
@@ -58,6 +59,7 @@ def torch_losses(
 def check_training(
     net: Callable[[dict[str, sym.Symbol]], sym.Symbol], expected: Callable[[Tensors], torch.Tensor],
     shapes: dict[str, tuple[int, ...]], batch: int, classes: int, rate: float, steps: int,
+    mirrored: str = "marked",
 ) -> None:  # fmt: skip
     """`net` and `expected` give logits from the values called in `shapes`, of which `x` is the data."""
     generator = torch.Generator().manual_seed(0)
@@ -69,14 +71,16 @@ def check_training(
     values["labels"] = F.one_hot(labels, classes).float()
     symbols = {k: sym.Variable(k, tuple(v.shape)) for k, v in values.items()}
     loss = sym.mean(sym.log_softmax(net(symbols), axis=-1) * symbols["labels"]) * float(-classes)
-    graph = training_step(loss, weights)
+    graph = training_step(loss, weights, mirrored)
+    assert any(n.op.name == "optimization_barrier" for n in graph.nodes) == (mirrored != "marked")
     losses = train(graph, {k: v.numpy() for k, v in {**values, "rate": torch.tensor(rate)}.items()}, weights, steps)
     wanted = torch_losses(lambda v: F.cross_entropy(expected(v), labels), values, weights, rate, steps)
     np.testing.assert_allclose(losses, wanted, rtol=2e-4)
     assert losses[-1] < 0.7 * losses[0]
 
 
-def test_mlp() -> None:
+@pytest.mark.parametrize("mirrored", ["marked", "sqrt"])
+def test_mlp(mirrored: str) -> None:
     def net(s: dict[str, sym.Symbol]) -> sym.Symbol:
         hidden = sym.relu(sym.dense(s["x"], s["w1"], s["b1"]))
         return sym.dense(sym.tanh(sym.dense(hidden, s["w2"], s["b2"])), s["w3"], s["b3"])
@@ -86,7 +90,7 @@ def test_mlp() -> None:
         return F.linear(F.linear(hidden, v["w2"], v["b2"]).tanh(), v["w3"], v["b3"])
 
     shapes = {"x": (16, 10), "w1": (32, 10), "b1": (32,), "w2": (24, 32), "b2": (24,), "w3": (4, 24), "b3": (4,)}
-    check_training(net, expected, shapes, batch=16, classes=4, rate=0.2, steps=20)
+    check_training(net, expected, shapes, batch=16, classes=4, rate=0.2, steps=50, mirrored=mirrored)
 
 
 def test_cnn() -> None:

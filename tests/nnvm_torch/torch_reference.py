@@ -105,6 +105,7 @@ _BINARY = {
 }  # fmt: skip
 OPS.update({n: _call(getattr(torch, t)) for n, t in _BINARY.items()})
 
+OPS["polygamma"] = lambda a, x: torch.polygamma(a["n"], x)
 OPS["identity"] = lambda a, x: x.clone()
 OPS["cast"] = lambda a, x: x.to(torch_dtype(a["dtype"]))
 OPS["clip"] = lambda a, x: torch.clamp(x, a["a_min"], a["a_max"])

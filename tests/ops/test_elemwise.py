@@ -48,6 +48,35 @@ def test_float_functions(check: Any, name: str) -> None:
         check(name, [x], UNARY[name](x), tolerance=20 if name == "lgamma" else 2)
 
 
+@pytest.mark.parametrize("n", [0, 1, 2, 5])
+def test_polygamma(check: Any, n: int) -> None:
+    for dtype in (torch.float32, torch.float64):
+        x = torch.tensor([0.3, 0.5, 1.0, 1.4616, 2.0, 5.5, 9.99, 37.0, 1e5, math.inf, math.nan], dtype=dtype)
+        # PyTorch's trigamma has few digits, its zeta all
+        zeta = torch.special.zeta(torch.tensor(n + 1.0), x.double()) * (-1) ** (n + 1) * math.factorial(n)
+        expected = zeta if n else torch.digamma(x.double())
+        if n:
+            expected[-2] = 0  # zeta gives NaN
+        check("polygamma", [x], expected.to(dtype), tolerance=2 if dtype == torch.float32 else 60, n=n)
+    if n < 2:  # PyTorch's higher ones are for positive numbers
+        x = torch.tensor([-0.25, -0.5, -1.7, -2.001, -10.3, -57.75], dtype=torch.float64)
+        check("polygamma", [x], torch.polygamma(n, x), tolerance=4000, n=n)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_polygamma_of_negative_numbers_by_recurrence(check: Any, n: int) -> None:
+    """psi_n(x) = psi_n(x + k) - (-1)^n n! (x^(-n-1) + ... + (x + k - 1)^(-n-1))."""
+    x = torch.tensor([-0.25, -0.6, -3.3, -7.9], dtype=torch.float64)
+    steps = sum((x + k) ** (-n - 1) for k in range(9))
+    expected = torch.polygamma(n, x + 9) - (-1) ** n * math.factorial(n) * steps
+    check("polygamma", [x], expected, tolerance=4000, n=n)
+
+
+def test_digamma_at_its_poles(check: Any) -> None:
+    x = torch.tensor([0.0, -0.0, -1.0, -5.0, -math.inf])
+    check("digamma", [x], torch.digamma(x))
+
+
 GENERAL: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
     "negative": (torch.neg, "fi"), "abs": (torch.abs, "fi"), "sign": (torch.sign, "fib"),
     "square": (torch.square, "fi"), "relu": (torch.relu, "fi"), "floor": (torch.floor, "fi"),

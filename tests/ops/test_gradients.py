@@ -19,6 +19,7 @@ from tests.ops.gradient_check import check_gradient, normal, uniform
 ANY = normal(5, 7) * 2
 POSITIVE = uniform(5, 7, low=0.2, high=3)
 INSIDE = uniform(5, 7, low=-0.95, high=0.95)
+BETWEEN_POLES = uniform(5, 7, low=0.1, high=0.9) - torch.arange(7)
 ABOVE_ONE = uniform(5, 7, low=1.1, high=4)
 
 UNARY: list[tuple[str, torch.Tensor, Any, dict[str, Any]]] = [
@@ -31,6 +32,9 @@ UNARY: list[tuple[str, torch.Tensor, Any, dict[str, Any]]] = [
     ("atan", ANY, torch.atan, {}), ("sinh", ANY, torch.sinh, {}), ("cosh", ANY, torch.cosh, {}),
     ("tanh", ANY, torch.tanh, {}), ("asinh", ANY, torch.asinh, {}), ("acosh", ABOVE_ONE, torch.acosh, {}),
     ("atanh", INSIDE, torch.atanh, {}), ("erf", ANY, torch.erf, {}), ("erfc", ANY, torch.erfc, {}),
+    ("lgamma", POSITIVE, torch.lgamma, {}), ("lgamma", BETWEEN_POLES, torch.lgamma, {}),
+    ("polygamma", POSITIVE, torch.digamma, {}), ("polygamma", BETWEEN_POLES, torch.digamma, {}),
+    ("polygamma", POSITIVE, lambda x: torch.polygamma(2, x), {"n": 2}),
     ("sigmoid", ANY, torch.sigmoid, {}), ("relu", ANY, torch.relu, {}), ("silu", ANY, F.silu, {}),
     ("mish", ANY, F.mish, {}), ("log_sigmoid", ANY, F.logsigmoid, {}),
     ("hardsigmoid", ANY * 2, lambda x: (x + 3).clamp(0, 6) / 6, {}),

@@ -19,14 +19,14 @@ from nnvm.ops.shape_rules import check_kind
 from nnvm.te.expr import Expr
 from nnvm.te.tensor import Tensor
 
-__all__: list[str] = []
+__all__ = ["define_unary"]
 
 Attrs = Mapping[str, Any]
 Array = np.ndarray[Any, Any]
 Types = tuple[TensorType, ...]
 
 
-def _define(
+def define_unary(
     name: str, kinds: str, body: Callable[..., Expr], reference: Callable[..., Any], doc: str,
     result: DType | None = None, params: Mapping[str, Param] | None = None,
 ) -> None:  # fmt: skip
@@ -230,24 +230,24 @@ def _sign_bit(x: Expr) -> Expr:
 _INT_OF_WIDTH = {32: DType("int32", "i", 32), 64: DType("int64", "i", 64)}
 
 for _name, _body, _numpy, _doc in _FLOAT:
-    _define(_name, "f", _body or _unary(_name), _numpy, _doc)
+    define_unary(_name, "f", _body or _unary(_name), _numpy, _doc)
 for _name, _kinds, _result, _body, _numpy, _doc in _GENERAL:
-    _define(_name, _kinds, _body, _numpy, _doc, _result)
+    define_unary(_name, _kinds, _body, _numpy, _doc, _result)
 
-_define("clip", "fiu", _clip, _clip_array, "x kept within bounds; NaN stays",
+define_unary("clip", "fiu", _clip, _clip_array, "x kept within bounds; NaN stays",
         params={"a_min": Param("lower bound; None: none", optional(scalar), None),
                 "a_max": Param("upper bound, which wins; None: none", optional(scalar), None)})  # fmt: skip
-_define("gelu", "f", _gelu, _gelu_array, "x times the normal distribution function of x",
+define_unary("gelu", "f", _gelu, _gelu_array, "x times the normal distribution function of x",
         params={"approximate": Param("none (by erf) or tanh", choice("none", "tanh"), "none")})  # fmt: skip
-_define("elu", "f", _elu,
+define_unary("elu", "f", _elu,
         lambda x, alpha, scale, input_scale: np.where(x <= 0, np.expm1(x * input_scale) * (alpha * scale), x * scale),
         "scale * x, below 0 scale * alpha * (exp(input_scale * x) - 1): elu, selu, celu",
         params={"alpha": Param("limit below 0", number, 1.0), "scale": Param("factor of all", number, 1.0),
                 "input_scale": Param("factor in the exponent", number, 1.0)})  # fmt: skip
-_define("leaky_relu", "f", lambda x, alpha: te.select(x > te.const(0, x.dtype), x, x * alpha),
+define_unary("leaky_relu", "f", lambda x, alpha: te.select(x > te.const(0, x.dtype), x, x * alpha),
         lambda x, alpha: np.where(x > 0, x, x * alpha), "x, below 0 alpha * x",
         params={"alpha": Param("slope below 0", number, 0.01)})  # fmt: skip
-_define("softplus", "f", _softplus, _softplus_array, "log(1 + exp(beta * x)) / beta, x above the threshold",
+define_unary("softplus", "f", _softplus, _softplus_array, "log(1 + exp(beta * x)) / beta, x above the threshold",
         params={"beta": Param("sharpness", number, 1.0),
                 "threshold": Param("beta * x from which x is the answer", number, 20.0)})  # fmt: skip
 

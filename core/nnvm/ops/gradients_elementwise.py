@@ -48,6 +48,7 @@ _UNARY: dict[str, Callable[[Value, Value, Value], Value]] = {
     "log_sigmoid": lambda g, x, y: g * (-x).op("sigmoid"),
     "hardsigmoid": lambda g, x, y: (g * (1 / 6)).where(_between(x, -3, 3)),
     "hardswish": lambda g, x, y: g.where(x.op("greater_equal", 3), (g * (x / 3 + 0.5)).where(_between(x, -3, 3))),
+    "lgamma": lambda g, x, y: g * x.op("polygamma", n=0),
     "identity": lambda g, x, y: g,
     "dropout": lambda g, x, y: g,
     "cast": lambda g, x, y: g.cast(x.dtype),
@@ -75,6 +76,11 @@ def _attach_unary(name: str, slope: Callable[[Value, Value, Value], Value]) -> N
 for _name, _slope in _UNARY.items():
     _attach_unary(_name, _slope)
 zero_gradient("floor", "ceil", "trunc", "round", "sign", "floor_divide", "trunc_divide")
+
+
+@gradient_of("polygamma")
+def _polygamma(call: Call, g: Value) -> Value:
+    return g * call.inputs[0].op("polygamma", n=call.attrs["n"] + 1)
 
 
 @gradient_of("clip")

@@ -10,7 +10,6 @@ from typing import Any
 
 from nnvm.dim import Dim
 from nnvm.graph import op as registry
-from nnvm.graph.aliases import contiguous
 from nnvm.graph.passes import layout_conv, layout_costs, layout_rules
 from nnvm.graph.passes.fold_scale_axis import Commutes, ScaleAxis
 from nnvm.graph.types import TensorType
@@ -20,7 +19,7 @@ __all__: list[str] = []
 
 _EXPENSIVE = (
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc sigmoid "
-    "lgamma gelu silu elu softplus mish log_sigmoid power atan2 hypot floor_divide remainder trunc_divide fmod"
+    "lgamma polygamma gelu silu elu softplus mish log_sigmoid power atan2 hypot floor_divide remainder trunc_divide fmod"
 )
 _ROW_MASTERS = "softmax log_softmax layer_norm rms_norm"
 #: Finite wherever their inputs are.
@@ -79,15 +78,6 @@ def _slice_offset(attrs: Mapping[str, Any], inputs: tuple[TensorType, ...]) -> D
     return offset * inputs[0].dtype.bytes
 
 
-def _slice_strides(attrs: Mapping[str, Any], data: TensorType) -> tuple[Dim, tuple[Dim, ...]]:
-    begin: Dim = 0
-    strides = []
-    for (first, _, step), stride in zip(slice_ranges(attrs, data.shape), contiguous(data.shape)):
-        begin = begin + first * stride
-        strides.append(step * stride)
-    return begin, tuple(strides)
-
-
 def _attach(names: str, attribute: str, value: object) -> None:
     for name in names.split():
         if name in registry.known():
@@ -135,8 +125,6 @@ _attach("cast", "is_cast", True)
 _attach("broadcast_to", "is_broadcast", True)
 _attach("slice", "is_slice", True)
 _attach("slice", "view_offset", _slice_offset)
-_attach("slice", "slice_strides", _slice_strides)
-_attach("concatenate", "joins", lambda attrs, rank: attrs["axis"] % rank)
 _attach("matmul", "is_matmul", True)
 _attach("matmul", "broadcast_inputs", (0, 1))
 _attach("attention", "broadcast_inputs", (3,))

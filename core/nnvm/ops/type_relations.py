@@ -121,8 +121,9 @@ def _where(r: Relation) -> None:
 
 
 attach("exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh tanh asinh "
-       "acosh atanh erf erfc lgamma sigmoid silu mish log_sigmoid hardsigmoid hardswish negative abs sign square relu "
-       "floor ceil trunc round bitwise_not identity clip gelu elu leaky_relu softplus dropout", _unary)  # fmt: skip
+       "acosh atanh erf erfc lgamma polygamma sigmoid silu mish log_sigmoid hardsigmoid hardswish negative abs sign "
+       "square relu floor ceil trunc round bitwise_not identity clip gelu elu leaky_relu softplus dropout",
+       _unary)  # fmt: skip
 attach("isnan isinf isfinite signbit logical_not", _predicate)
 attach("cast", _cast)
 attach("softmax log_softmax l2_normalize lrn flip roll tril triu", _unary)
