@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import nnvm.graph
 import nnvm.symbol as sym
 from nnvm.dim import symbol
 from nnvm.dtype import BOOL, F16, F32, I64
@@ -221,11 +222,13 @@ def test_the_passes_one_after_the_other_and_alone():
     g = mlp().with_attrs(type_hints=(("x", partial((2, 5), F16)), ("w", partial((7, None))), ("v", partial((3, None)))))
     found = apply_passes(g, ["InferShape"], PassContext(verify=True))
     assert dict(found.attrs["type_hints"])["b"] == ((7,), "float16")
+    assert dict(found.attrs["shapes"]) == {"x": ((2, 5),), "w": ((7, 5),), "b": ((7,),), "v": ((3, 7),),
+                                           "fc1": ((2, 7),), "act": ((2, 7),), "fc2": ((2, 3),)}  # fmt: skip
     assert apply_passes(found, ["InferShape"], PassContext()) is found
     both = apply_passes(found, ["InferType"], PassContext(verify=True))
     alone = apply_passes(g, ["InferType"], PassContext(verify=True))
     for typed in (both, alone):
-        assert typed.outputs[0].type == TensorType((2, 3), F16) and "type_hints" not in typed.attrs
+        assert typed.outputs[0].type == TensorType((2, 3), F16) and not {"type_hints", "shapes"} & set(typed.attrs)
     assert apply_passes(both, ["InferShape", "InferType"], PassContext()) is both
 
 
@@ -290,6 +293,38 @@ def test_a_named_size_that_contradicts_itself():
     out = [apply("dense", [x, p], {}, f"fc{i}")[0] for i, p in enumerate((w, v))]
     with pytest.raises(TypeInferenceError, match=r"features: 8 against 9.*%x is .*\(says .*dense fc0"):
         infer_type(Graph(tuple(out), (x.node, w.node, v.node)), {"x": TensorType((2, n))})
+
+
+# Through the Symbol API
+
+
+def test_nnvm_s_own_way():
+    """As the tests of NNVM ask: the attribute `shape` of the graph after InferShape, by number of the value."""
+    y = sym.concatenate(*sym.split(sym.dense(sym.Variable("x", shape=(10, 20)), units=30, name="fc"),
+                                   indices_or_sections=3, axis=1), axis=0, name="joined")  # fmt: skip
+    g = nnvm.graph.create(y)
+    assert g.json_attr("shape") is None or g.json_attr("shape_num_unknown_nodes") > 0
+    g = g.apply("InferShape")
+    shape = {n["name"]: g.json_attr("shape")[a:b]
+             for n, a, b in zip(g.index.nodes, g.index.entry_ptr, g.index.entry_ptr[1:])}  # fmt: skip
+    assert shape["fc"] == [[10, 30]] and shape["fc_weight"] == [[30, 20]] and shape["joined"] == [[30, 10]]
+    assert [s for n, s in shape.items() if n.startswith("split")] == [[[10, 10]] * 3]
+    assert g.json_attr("shape_num_unknown_nodes") == 0
+
+
+def test_variables_of_partial_shape():
+    x, w = sym.Variable("x", shape=(None, 8)), sym.Variable("w", shape=(16, 0))
+    net = sym.dense(sym.relu(x), w, name="fc")
+    with pytest.raises(TypeInferenceError, match=r"x \(known: float32\[\?, 8\]\)"):
+        net.infer_shape()
+    assert net.infer_shape_partial() == ({"x": (None, 8), "w": (16, 8)}, [(None, 16)], {})
+    assert net.infer_type(fc=partial((4, None))).outputs[0].type == TensorType((4, 16))
+    halves = sym.dense(x, sym.Variable("v", shape=(16, 0), dtype="float16"), name="fc")
+    with pytest.raises(TypeInferenceError, match=r"fc: needs one dtype; %x is float32.*%v is float16"):
+        halves.infer_type(fc=partial((4, None)))
+    n, m = symbol("n"), symbol("m")
+    both = sym.Variable("a", shape=(n, 4)) + sym.Variable("b", shape=(m, 4), dtype="float32")
+    assert both.infer_shape()[1] == [(m, 4)] and both.infer_shape(b=(3, 4))[0] == {"a": (3, 4), "b": (3, 4)}
 
 
 # Elementwise ops that do not broadcast

@@ -29,6 +29,8 @@ def declare_graph_attr(name: str, signature: str, doc: str) -> None:
 
 
 declare_graph_attr("typed", "bool", "Every node has its types.")
+declare_graph_attr("shapes", "tuple[tuple[str, tuple[Shape, ...]], ...]",
+                   "By the name of each node the shapes of its outputs, as InferShape found them.")  # fmt: skip
 declare_graph_attr("type_hints", "tuple[tuple[str, Hint], ...]",
                    "How types of variables and numbers follow from readers (graph/passes/infer_type.py).")  # fmt: skip
 declare_graph_attr("prepare", "Graph", "What depends on parameters only: run once per version of the parameters.")

@@ -5,8 +5,10 @@ A value's number (its entry id) is the place in the lists ``shape``, ``dtype`` a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from nnvm.dim import Shape
 from nnvm.dtype import DType
 from nnvm.graph.node import Node, NodeEntry
 
@@ -78,19 +80,29 @@ def json_attr(graph: Graph, key: str) -> Any:
     ``dtype_num_unknown_nodes``, and once memory is planned ``storage_id`` (-1: not in the arena) follow from the graph.
     """
     entries = graph.index.entries
-    if key in ("shape", "dtype") and not any(e.node.types is not None for e in entries):
+    found = dict(graph.attrs.get("shapes", ()))
+    nothing = not any(e.node.types is not None for e in entries)
+    if (key == "shape" and nothing and not found) or (key == "dtype" and nothing):
         return None
     if key == "shape":
-        return [list(e.type.shape) if e.node.types is not None else [] for e in entries]
+        return [list(_shape(e, found)) for e in entries]
     if key == "dtype":
         return [_code(e.type.dtype) if e.node.types is not None else -1 for e in entries]
     if key in ("shape_num_unknown_nodes", "dtype_num_unknown_nodes"):
-        return sum(e.node.types is None for e in entries)
+        told = found if key.startswith("shape") else {}
+        return sum(e.node.types is None and e.node.name not in told for e in entries)
     if key == "storage_id":
         plan = graph.attrs.get("memory_plan")
         places = None if plan is None else [plan.places.get(e) for e in entries]
         return None if places is None else [p.index if p is not None and p.kind == "arena" else -1 for p in places]
     return graph.attrs.get(key)
+
+
+def _shape(entry: NodeEntry, found: Mapping[str, tuple[Shape, ...]]) -> Shape:
+    """The shape of a value, from its type or else from what InferShape found; () where nothing tells it."""
+    if entry.node.types is not None:
+        return entry.type.shape
+    return found[entry.node.name][entry.index] if entry.node.name in found else ()
 
 
 def _code(dtype: DType) -> int:

@@ -1,12 +1,12 @@
 """InferShape: the shapes of variables that are not given, from those that are and from what the ops say.
 
 ```
-graph(%x: float32[2, 8], %w: ?, %b: ?):          %w: [16, 8] and %b: [16] are known
-  %y = dense(%x, %w, %b): ?               ->     %y = dense(%x, %w, %b): ?
-  %z = reshape(%y, shape=(2, 16)): ?             %z = reshape(%y, shape=(2, 16)): ?
+graph(%x: float32[2, 8], %w: ?, %b: ?):          shapes: %w [16, 8], %b [16], %y [2, 16]
+  %y = dense(%x, %w, %b): ?               ->
+  %z = reshape(%y, shape=(2, 16)): ?
 ```
 Shapes flow forward and backward until nothing more follows (graph/type_solver.py). What is found is left in the
-graph attribute ``type_hints``, from which InferType gives every node its type.
+graph attributes ``shapes`` and ``type_hints``; InferType gives every node its type from the latter.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ __all__ = ["infer_shape"]
 
 @register_pass("InferShape")
 def infer_shape_pass(graph: Graph, context: PassContext) -> Graph:
-    """Completes the shapes of variables. requires: nothing. provides: nothing new; completes ``type_hints``."""
+    """Finds the shapes of all values. requires: nothing. provides: ``shapes`` and complete ``type_hints``, where a
+    value has no type."""
     return infer_shape(graph)
 
 
 def infer_shape(graph: Graph) -> Graph:
-    """`graph` with hints that tell the shape of every variable; the same object where all have their types.
+    """`graph` with the shape of every value; the same object where all have their types.
 
     TypeInferenceError names the variables whose shapes do not follow, or the nodes that contradict each other.
     """
-    if all(v.types is not None for v in graph.inputs):
+    nodes = tuple(dict.fromkeys((*graph.inputs, *graph.nodes)))
+    if all(n.types is not None for n in nodes):
         return graph
     solution = solve_types(graph)
     solution.require(dtypes=False)
@@ -38,5 +40,7 @@ def infer_shape(graph: Graph) -> Graph:
         value = solution.values[v[0]]
         if v.types is None or v[0].type.shape != value.shape:
             hints[v.name] = partial(value.shape, value.dtype)
-    known = tuple(hints.items())
-    return graph if known == graph.attrs.get("type_hints") else graph.with_attrs(type_hints=known)
+    shapes = tuple((n.name, tuple(solution.known_shape(e) for e in n.outputs)) for n in nodes)
+    if tuple(hints.items()) == graph.attrs.get("type_hints") and shapes == graph.attrs.get("shapes"):
+        return graph
+    return graph.with_attrs(type_hints=tuple(hints.items()), shapes=shapes)

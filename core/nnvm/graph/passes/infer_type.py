@@ -103,7 +103,8 @@ def _forward(graph: Graph, types: Mapping[Node, TensorType], solution: TypeSolut
     inputs = tuple(new[v][0].node for v in graph.inputs)
     if outputs == graph.outputs and inputs == graph.inputs and graph.attrs.get("typed"):
         return graph
-    attrs = {k: v if solution is None else solution.bound(v) for k, v in graph.attrs.items() if k != "type_hints"}
+    attrs = {k: v if solution is None else solution.bound(v) for k, v in graph.attrs.items()
+             if k not in ("type_hints", "shapes")}  # fmt: skip
     return Graph(outputs, inputs, {**attrs, "typed": True})
 
 
