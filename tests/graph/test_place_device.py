@@ -319,6 +319,41 @@ def test_the_whole_graph_on_another_target():
         compile_graph(g.with_attrs(typed=True), BuildOptions(target=Target.parse("cuda")))
 
 
+def random_graph(rng):
+    """A graph of 12 nodes on two inputs and a weight, each node reading what is there."""
+    values = [var("x", 4, 4), var("y", 4, 4), param("w", 4, 4)]
+    for i in range(12):
+        kind = rng.choice(["exp", "tanh", "relu", "add", "multiply", "dense", "softmax", "transpose", "reshape"])
+        a, b = (values[int(rng.integers(max(0, len(values) - 5), len(values)))] for _ in "ab")
+        name = f"{kind}{i}"
+        if kind in ("add", "multiply", "dense"):
+            values.append(op("tanh", op(kind, a, b, at=name), at=f"{name}.bounded"))
+        elif kind == "reshape":
+            values.append(op("reshape", op("reshape", a, shape=(16,), at=f"{name}.flat"), shape=(4, 4), at=name))
+        else:
+            values.append(op("tanh" if kind == "exp" else kind, a, at=name))
+    return graph([values[-1], values[-3], values[int(rng.integers(3, 8))]])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_graphs_and_wishes(seed):
+    rng = np.random.default_rng(seed)
+    g = random_graph(rng)
+    devices = ["cpu", "reference:0", "reference:1"][: 2 + seed % 2]
+    names = [n.name for n in g.nodes if not n.is_variable]
+    wishes = {n: str(rng.choice(devices)) for n in names if rng.random() < 0.4}
+    wishes[names[-1]] = devices[1]
+    placed = place(g, wishes)
+    for name, device in wishes.items():
+        reason = placed.attrs["placement"].reasons[name]
+        assert placed.attrs["placement"].device_of[name] == device or "computes nothing" in reason
+    # each copy is read on its device, and made once
+    made = [(n.inputs[0], n.attrs["device"]) for n in placed.nodes if n.op.name == "device_copy"]
+    assert len(made) == len(set(made)) and all(e.type.device != d and e.node.op.name != "device_copy" for e, d in made)
+    assert apply_passes(placed, ["PlaceDevice"], PassContext()) is placed
+    check(g, wishes)
+
+
 def test_what_is_chosen_for_the_main_target_is_for_its_nodes_only():
     x, w, v = var("x", 1, 32, 16, 16), param("w", 32, 32, 3, 3), param("v", 32, 32, 3, 3)
     y = op("conv2d", x, w, padding=((1, 1), (1, 1)), at="first")
