@@ -10,6 +10,7 @@ from typing import Any
 
 from nnvm.dim import Dim
 from nnvm.graph import op as registry
+from nnvm.graph.aliases import contiguous
 from nnvm.graph.passes import layout_conv, layout_costs, layout_rules
 from nnvm.graph.passes.fold_scale_axis import Commutes, ScaleAxis
 from nnvm.graph.types import TensorType
@@ -78,6 +79,15 @@ def _slice_offset(attrs: Mapping[str, Any], inputs: tuple[TensorType, ...]) -> D
     return offset * inputs[0].dtype.bytes
 
 
+def _slice_strides(attrs: Mapping[str, Any], data: TensorType) -> tuple[Dim, tuple[Dim, ...]]:
+    begin: Dim = 0
+    strides = []
+    for (first, _, step), stride in zip(slice_ranges(attrs, data.shape), contiguous(data.shape)):
+        begin = begin + first * stride
+        strides.append(step * stride)
+    return begin, tuple(strides)
+
+
 def _attach(names: str, attribute: str, value: object) -> None:
     for name in names.split():
         if name in registry.known():
@@ -125,6 +135,8 @@ _attach("cast", "is_cast", True)
 _attach("broadcast_to", "is_broadcast", True)
 _attach("slice", "is_slice", True)
 _attach("slice", "view_offset", _slice_offset)
+_attach("slice", "slice_strides", _slice_strides)
+_attach("concatenate", "joins", lambda attrs, rank: attrs["axis"] % rank)
 _attach("matmul", "is_matmul", True)
 _attach("matmul", "broadcast_inputs", (0, 1))
 _attach("attention", "broadcast_inputs", (3,))
