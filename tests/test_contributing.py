@@ -14,7 +14,10 @@ def blocks(kind):
     return [code for k, code in re.findall(r"```python (\w+)\n(.*?)```", TEXT, re.S) if k == kind]
 
 
-@pytest.mark.parametrize("kinds", [("op",), ("op", "pass"), ("op", "relation"), ("device",), ("op", "schedule")], ids=lambda k: k[-1])
+EXAMPLES = [("op",), ("op", "pass"), ("op", "relation"), ("device",), ("op", "schedule")]
+
+
+@pytest.mark.parametrize("kinds", EXAMPLES, ids=lambda k: k[-1])
 def test_example(kinds, tmp_path):
     parts = [code for kind in kinds for code in blocks(kind)]
     assert len(parts) >= 3 * len(kinds) - 1
