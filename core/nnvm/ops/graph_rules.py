@@ -11,16 +11,19 @@ from typing import Any
 from nnvm.dim import Dim
 from nnvm.graph import op as registry
 from nnvm.graph.aliases import contiguous
+from nnvm.graph.node import Node, NodeEntry, apply
 from nnvm.graph.passes import layout_conv, layout_costs, layout_rules
 from nnvm.graph.passes.fold_scale_axis import Commutes, ScaleAxis
 from nnvm.graph.types import TensorType
+from nnvm.ops.nnvm_forms import sections
 from nnvm.ops.transform import slice_ranges
 
 __all__: list[str] = []
 
 _EXPENSIVE = (
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc sigmoid "
-    "lgamma polygamma gelu silu elu softplus mish log_sigmoid power atan2 hypot floor_divide remainder trunc_divide fmod"
+    "lgamma polygamma gelu silu elu softplus mish log_sigmoid power atan2 hypot floor_divide remainder "
+    "trunc_divide fmod"
 )
 _ROW_MASTERS = "softmax log_softmax layer_norm rms_norm"
 #: Finite wherever their inputs are.
@@ -88,6 +91,16 @@ def _slice_strides(attrs: Mapping[str, Any], data: TensorType) -> tuple[Dim, tup
     return begin, tuple(strides)
 
 
+def _split_slices(node: Node) -> tuple[NodeEntry, ...]:
+    """The parts of a split as slices: these are views, or read where the data lies."""
+    data = node.inputs[0]
+    axis, parts = sections(node.attrs, data.type.shape)
+    rest = (None,) * axis
+    return tuple(
+        apply("slice", [data], {"begin": (*rest, a), "end": (*rest, b)}, source=node.source)[0] for a, b in parts
+    )
+
+
 def _attach(names: str, attribute: str, value: object) -> None:
     for name in names.split():
         if name in registry.known():
@@ -136,6 +149,7 @@ _attach("broadcast_to", "is_broadcast", True)
 _attach("slice", "is_slice", True)
 _attach("slice", "view_offset", _slice_offset)
 _attach("slice", "slice_strides", _slice_strides)
+_attach("split", "simplify_inference", _split_slices)
 _attach("concatenate", "joins", lambda attrs, rank: attrs["axis"] % rank)
 _attach("matmul", "is_matmul", True)
 _attach("matmul", "broadcast_inputs", (0, 1))

@@ -235,6 +235,14 @@ def test_slices_are_read_where_the_data_lies():
     assert len(native(graph(parts))) == 4
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+def test_splits_move_nothing(batch):
+    x = conv(var("x", batch, 8, 8, 8), "a", 16)
+    parts = apply("split", [x], {"indices_or_sections": 4, "axis": 1})
+    g = graph([pool(parts[0]), pool(parts[3]), conv(parts[1], "b", 4)])
+    assert sorted(native(g)) == [["conv2d"], ["conv2d"], ["max_pool2d"], ["max_pool2d"]]
+
+
 def test_slices_that_others_want_contiguous_or_compute_along():
     x = conv(var("x", 2, 8, 8, 8), "a", 16)
     part = op("slice", x, begin=(0, 4, 0, 0), end=(2, 12, 8, 8))
