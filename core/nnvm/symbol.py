@@ -37,7 +37,7 @@ from nnvm.graph.type_solver import ELEMWISE, SCALAR, Hint, PartialShape, TypeSol
 from nnvm.graph.types import TensorType
 from nnvm.name import NameManager
 
-__all__ = ["Group", "Symbol", "Variable", "load_json"]
+__all__ = ["Group", "Symbol", "Variable", "load_json", "var"]
 
 
 class Symbol:
@@ -268,6 +268,9 @@ def Variable(
         return Symbol([variable(name, TensorType(tuple(sizes), as_dtype(dtype or F32)), kind, notes)])
     entry = variable(name, None, kind, notes)
     return Symbol([entry], {} if shape is None else {entry.node: partial(_with_unknowns(shape), dtype or F32)})
+
+
+var = Variable
 
 
 def Group(symbols: Sequence[Symbol]) -> Symbol:

@@ -370,7 +370,8 @@ def test_a_network_from_parts_of_its_truth():
     """Variables forgotten at random: whatever is found is right, and enough of it finds all."""
     x = sym.conv2d(sym.Variable("data"), channels=4, kernel_size=(3, 3), padding=(1, 1), name="c1")
     x = sym.relu(sym.batch_norm(x, name="bn"))
-    x = sym.max_pool2d(sym.elemwise_add(x, sym.conv2d(x, channels=4, kernel_size=(1, 1), name="c2")), pool_size=(2, 2))
+    x = sym.elemwise_add(x, sym.conv2d(x, channels=4, kernel_size=(1, 1), name="c2"))
+    x = sym.max_pool2d(x, pool_size=(2, 2), strides=(2, 2))
     a, b = sym.split(sym.flatten(x), indices_or_sections=2, axis=1)
     y = sym.concatenate(sym.dense(a, units=3, name="fc1"), sym.layer_norm(sym.dense(b, units=5, name="fc2")), axis=1)
     net = sym.transpose(sym.softmax(y), axes=(1, 0), name="out")

@@ -172,6 +172,18 @@ def test_attributes_of_nnvm(make, shape):
 def test_defaults_of_nnvm():
     g = sym.leaky_relu(sym.Variable("x")).infer_type(x=TensorType((2,)))
     np.testing.assert_allclose(run_graph(g, [np.float32([-1, 2])])[0], [-0.25, 2])
+    x = sym.Variable("x")
+    means = sym.avg_pool2d(x, pool_size=(2, 2), padding=(1, 1)).infer_type(x=TensorType((1, 1, 2, 2)))
+    data = np.arange(4, dtype=np.float32).reshape(1, 1, 2, 2)
+    wanted = [[0, 0.5, 1], [1, 1.5, 2], [2, 2.5, 3]]
+    np.testing.assert_allclose(run_graph(means, [data])[0][0, 0], wanted)
+    assert sym.max_pool2d(x, pool_size=(3, 3)).infer_shape(x=(1, 2, 8, 8))[1] == [(1, 2, 6, 6)]
+    assert sym.sum(x, axis=()).infer_shape(x=(2, 3))[1] == [()]
+    assert sym.transpose(x, axes=()).infer_shape(x=(2, 3))[1] == [(3, 2)]
+    with pytest.raises(TypeError, match="give the axes"):
+        sym.sum(x, axis=1, exclude=True)
+    both = sym.ones(shape=(2, 3)) + sym.zeros(shape=(3,), dtype="float32")
+    np.testing.assert_array_equal(run_graph(both.infer_type(), [])[0], np.ones((2, 3)))
 
 
 def test_missing_inputs_are_named():

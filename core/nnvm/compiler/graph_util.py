@@ -11,6 +11,7 @@ from nnvm.graph import HasGraph
 from nnvm.graph.graph import Graph
 from nnvm.graph.node import NodeEntry, apply
 from nnvm.graph.passes.gradient import gradient
+from nnvm.graph.passes.mirror import Policy
 from nnvm.graph.structural import first_difference
 from nnvm.graph.types import TensorType
 
@@ -37,16 +38,17 @@ def check_graph_equal(a: Graph, b: Graph) -> None:
 
 
 def get_gradient_graph(
-    ys: Graph | HasGraph, xs: Sequence[str], grad_ys: Sequence[NodeEntry | None] | None = None, **shape: Sequence[Dim]
-) -> Graph:
+    ys: Graph | HasGraph, xs: Sequence[str], grad_ys: Sequence[NodeEntry | None] | None = None, *,
+    mirrored: Policy = "marked", **shape: Sequence[Dim],
+) -> Graph:  # fmt: skip
     """Gradients of the sum of all outputs of `ys` by the inputs called `xs`.
 
-    `grad_ys` weighs the outputs (a value of the output's type each); by default they are ones. `shape` tells the types
-    where the symbol does not.
+    `grad_ys` weighs the outputs (a value of the output's type each); by default they are ones. `mirrored` says what is
+    recomputed (graph/passes/mirror.py). `shape` tells the types where the symbol does not.
     """
     typed = typed_graph(ys, shape)
     heads = [_ones(e.type) for e in typed.outputs] if grad_ys is None else grad_ys
-    return gradient(typed, xs, heads)
+    return gradient(typed, xs, heads, mirrored)
 
 
 def _ones(t: TensorType) -> NodeEntry | None:

@@ -13,13 +13,14 @@ import numpy as np
 
 from nnvm import te
 from nnvm.dim import Dim, Shape, numel
+from nnvm.dtype import F32
 from nnvm.graph import op as registry
 from nnvm.graph.op import Param, register
 from nnvm.graph.op_attrs import OpPattern
 from nnvm.graph.types import TensorType
-from nnvm.ops import resize  # noqa: F401  registers what upscale stands on
+from nnvm.ops import create, resize  # noqa: F401  registers what zeros and upscale stand on
 from nnvm.ops.bodies import over
-from nnvm.ops.params import choice, integer, integers, optional, scalar
+from nnvm.ops.params import choice, dims, element_type, integer, integers, optional, scalar
 from nnvm.ops.shape_rules import known, resolve_axes, resolve_axis, same_dtype, show
 from nnvm.ops.transform import inject, regroup
 from nnvm.te.expr import Expr
@@ -96,6 +97,24 @@ def _filled(name: str, value: float | None) -> None:
     )  # fmt: skip
 
 
+def _filled_tensor(name: str, value: float) -> None:
+    """Registers an op without inputs that gives a tensor of one value."""
+    full = registry.get("full")
+
+    def with_value(attrs: Attrs) -> dict[str, Any]:
+        return {**attrs, "value": value}
+
+    register(
+        name, doc=f"A tensor of {name}.", pattern=OpPattern.ELEMWISE, is_constant=True,
+        params={"shape": Param("the shape", dims), "dtype": Param("element type", element_type, F32)},
+        infer_type=lambda attrs, t: full.attr("infer_type")(with_value(attrs), t),
+        compute=lambda attrs, inputs, outputs: full.attr("compute")(with_value(attrs), inputs, outputs),
+        reference=lambda attrs: full.attr("reference")(with_value(attrs)),
+    )  # fmt: skip
+
+
+_filled_tensor("zeros", 0)
+_filled_tensor("ones", 1)
 _filled("full_like", None)
 _filled("zeros_like", 0)
 _filled("ones_like", 1)

@@ -33,7 +33,35 @@ def _resize(attrs: Attrs) -> tuple[str, dict[str, Any]]:
     return ("upscale" if "scale" in attrs else "resize"), dict(attrs)
 
 
+def _reduction(name: str) -> Form:
+    """In NNVM no axes are all axes."""
+
+    def form(attrs: Attrs) -> tuple[str, dict[str, Any]]:
+        if attrs.get("exclude"):
+            raise TypeError(f"{name}: exclude=True is not known here; give the axes that are reduced")
+        given = {k: v for k, v in attrs.items() if k != "exclude"}
+        return name, {**given, "axis": None} if given.get("axis") in ((), []) else given
+
+    return form
+
+
+def _pool(name: str, rank: int) -> Form:
+    """In NNVM windows overlap where no strides are given, and border elements do not count in a mean."""
+    default: dict[str, Any] = {"strides": (1,) * rank}
+    return _form(name, {**default, "count_include_pad": False} if name.startswith("avg") else default)
+
+
+def _axes_or_none(name: str, key: str) -> Form:
+    """In NNVM an empty tuple stands for nothing said."""
+    return lambda attrs: (name, {k: None if k == key and v in ((), []) else v for k, v in attrs.items()})
+
+
 _FORMS: dict[str, Form] = {
+    **{f"{kind}_pool{r}d": _pool(f"{kind}_pool{r}d", r) for kind in ("max", "avg") for r in (1, 2, 3)},
+    **{name: _reduction(name) for name in ("sum", "mean", "max", "min", "prod", "argmax", "argmin")},
+    "transpose": _axes_or_none("transpose", "axes"),
+    "squeeze": _axes_or_none("squeeze", "axis"),
+    "lrn": _form("lrn", {"bias": 2}),
     **{f"conv{r}d{t}": _form(f"conv{r}d{t}", layout="data_layout") for r in (1, 2, 3) for t in ("", "_transpose")},
     "pad": _form("pad", pad_value="value"),
     "slice": _form("slice", stride="step"),
