@@ -66,6 +66,20 @@ def _last_reduced(attrs: Mapping[str, Any], rank: int) -> tuple[int, dict[str, A
     return rank - reduced[0], {**attrs, "axis": tuple(a - rank for a in reduced)}
 
 
+def _keeps_channels(node: Node, axis: int | None) -> bool:
+    """Whether a reduction keeps its axes, and does not reduce the one of the channels."""
+    axes, rank = node.attrs["axis"], node.inputs[0].type.rank
+    if axes is None or not node.attrs["keepdims"]:
+        return False
+    return axis not in {a % rank for a in (axes if isinstance(axes, tuple) else (axes,))}
+
+
+def _pads_zeros(node: Node, axis: int | None) -> bool:
+    """Whether padding repeats values or is 0, and leaves the channels as they are."""
+    zeros = node.attrs["mode"] != "constant" or node.attrs["value"] == 0
+    return zeros and (axis is None or node.attrs["pad_width"][axis] == (0, 0))
+
+
 def _slice_offset(attrs: Mapping[str, Any], inputs: tuple[TensorType, ...]) -> Dim | None:
     """Where a slice begins, where it is one piece of memory: whole axes behind one range behind single positions."""
     shape = inputs[0].shape
@@ -116,8 +130,14 @@ _LAYOUTS = ("data_layout", "kernel_layout", "out_layout", "channels")
 _attach("conv1d conv2d conv3d", "scale_axis", ScaleAxis(1, 0, 1, "in", _LAYOUTS))
 _attach("conv1d_transpose conv2d_transpose conv3d_transpose", "scale_axis", ScaleAxis(1, 1, 0, "out", _LAYOUTS))
 _attach("dense", "scale_axis", ScaleAxis(-1, 0, 1, plain=("kernel_layout", "units")))
-_attach("relu leaky_relu max_pool1d max_pool2d max_pool3d", "scale_axis", Commutes(positive=True))
-_attach("avg_pool1d avg_pool2d avg_pool3d", "scale_axis", Commutes(positive=False))
+_attach("relu leaky_relu prelu abs", "scale_axis", Commutes(positive=True))
+_attach("negative resize", "scale_axis", Commutes(positive=False))
+_attach("sum mean", "scale_axis", Commutes(positive=False, where=_keeps_channels))
+_attach("max min", "scale_axis", Commutes(positive=True, where=_keeps_channels))
+_attach("pad", "scale_axis", Commutes(positive=False, where=_pads_zeros))
+for _rank in (1, 2, 3):
+    _attach(f"avg_pool{_rank}d adaptive_avg_pool{_rank}d global_avg_pool{_rank}d", "scale_axis", Commutes(False))
+    _attach(f"max_pool{_rank}d adaptive_max_pool{_rank}d global_max_pool{_rank}d", "scale_axis", Commutes(True))
 
 _attach("transpose", "permutation", _permutation)
 _attach("conv1d conv2d conv3d", "layout_rule", layout_conv.convolution)
