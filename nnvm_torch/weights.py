@@ -206,14 +206,16 @@ class Weights:
         self.states: OrderedDict[tuple[int, ...], State] = OrderedDict()
         self.latest: State | None = None
         self.lock = threading.RLock()
-        self.parts = [self._part(e) for e in prepare.graph.outputs] if prepare is not None else []
+        depends = main.attrs.get("prepare_depends", ())
+        self.parts = [self._part(e, d) for e, d in zip(prepare.graph.outputs, depends)] if prepare is not None else []
 
-    def _part(self, entry: NodeEntry) -> tuple[str, tuple[int, ...]]:
-        """(key of the computation, parameters it reads) of one prepared tensor."""
+    def _part(self, entry: NodeEntry, depends: frozenset[str]) -> tuple[str, tuple[int, ...]]:
+        """(key of the computation, parameters it depends on) of one prepared tensor. Kernels that give several values
+        read more than one of these depends on."""
         assert self.prepare is not None
-        used = [n for n in topological([entry]) if n.is_variable]
+        read = [n for n in topological([entry]) if n.is_variable]
         index = {name: i for i, name in enumerate(self.names)}
-        return structural_key(Graph((entry,), tuple(used))), tuple(index[v.name] for v in used)
+        return structural_key(Graph((entry,), tuple(read))), tuple(index[v.name] for v in read if v.name in depends)
 
     def state(self, params: list[torch.Tensor]) -> State:
         """The executor for these parameters, prepared from what they are now."""
