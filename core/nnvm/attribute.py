@@ -2,7 +2,8 @@
 
 In a node they stand as ``__key__``, so that no param of an op is mistaken for one. The compiler itself reads
 ``__mirror__`` (recompute the node in the backward pass, `graph/passes/mirror.py`), ``__init__`` (how a parameter is
-filled, `testing/init.py`) and ``__dtype__`` (element type of a variable without a shape).
+filled, `testing/init.py`), ``__dtype__`` (element type of a variable without a shape), ``__device__`` and
+``__device_group__`` (where the node is to run, `graph/device_wishes.py`).
 
 >>> with AttrScope(stage="1"):
 ...     y = sym.relu(x, attr={"mirror": True})

@@ -18,6 +18,7 @@ from nnvm.graph.device_wishes import PlacementError
 from nnvm.graph.max_flow import FlowNetwork
 from nnvm.graph.pass_manager import PassContext, apply_passes
 from nnvm.graph.passes.device_assignment import Flow, assign, total_cost
+from nnvm.graph.passes.gradient import gradient
 from nnvm.graph.verify import verify
 from nnvm.runtime.device import DeviceRuntime, copy_on_host, register_runtime
 from nnvm.runtime.executor import DeviceStep, Executor, KernelStep
@@ -386,6 +387,23 @@ def test_from_symbols_to_values():
     module.run(data=arrays["data"], **new)
     typed = net.infer_type(data=TensorType(shapes["data"]))
     np.testing.assert_allclose(module.get_output(0), run_graph(typed, arrays)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_copies_that_a_network_asks_for():
+    """What reads a copy is wished where the copy is; the gradient goes back the same way."""
+    x = sym.Variable("x")
+    there = sym.exp(sym.device_copy(sym.relu(x, name="r"), device="reference", name="there"), name="e")
+    net = sym.sum(sym.tanh(sym.device_copy(there, device="cpu", name="back"), name="t"), name="loss")
+    assert net.infer_shape(there_output=(2, 3))[0] == {"x": (2, 3)}
+    forward = net.infer_type(x=TensorType((2, 3)))
+    placed = place(forward)
+    assert on(placed, "reference") == ["e"] and copies(placed) == ["there", "back"]
+    both = gradient(forward, ["x"])
+    built = check(both)
+    assert built.placement.device_of["e"] == "reference" and built.placement.copies <= 4
+    a, g = random_inputs(both, seed=1)
+    e = np.exp(np.maximum(a.astype(np.float64), 0))
+    np.testing.assert_allclose(run(built, [a, g])[-1], g * (1 - np.tanh(e) ** 2) * e * (a > 0), rtol=1e-3, atol=1e-5)
 
 
 def test_a_further_target_is_a_registration(monkeypatch):

@@ -1,8 +1,9 @@
-"""What the ops of NNVM in nnvm_forms.py say about the types around them."""
+"""What the ops of NNVM in nnvm_forms.py, and device_copy, say about the types around them."""
 
 from __future__ import annotations
 
 from nnvm.dim import Dim
+from nnvm.graph import device_copy  # noqa: F401  registers the op
 from nnvm.graph.type_relation import Relation
 from nnvm.ops.shape_rules import resolve_axes, resolve_axis
 from nnvm.ops.type_relations import attach
@@ -75,7 +76,7 @@ def _upscale(r: Relation) -> None:
         r.equal(source[a] * (1 if name in "NC" else scale), target[a], f"axis {a}", x, out)
 
 
-attach("full_like zeros_like ones_like block_grad optimization_barrier", _like)
+attach("full_like zeros_like ones_like block_grad optimization_barrier device_copy", _like)
 attach("elemwise_sum", _sum)
 attach("split", _split)
 attach("slice_like", _slice_like, symbolic=False)

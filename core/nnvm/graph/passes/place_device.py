@@ -152,7 +152,8 @@ class _Placer:
             if wish is not None:
                 self.reasons[node.name] = f"wished on {wish} ({who}), but it computes nothing and goes with the others"
             return None, ""
-        if wish is None and (self.before is not None or device_of(node) != CPU):
+        stays = self.before is not None or device_of(node) != CPU or any(map(is_device_copy, node.inputs))
+        if wish is None and stays:
             return device_of(node), "its inputs are there"
         return wish, who
 
