@@ -280,3 +280,13 @@ def test_questions_about_graphs() -> None:
     g = graph_util.get_gradient_graph(sym.exp(x) * 2, ["x"], x=(3,))
     values = rng.standard_normal(3).astype(np.float32)
     np.testing.assert_allclose(run_graph(g, [values])[0], 2 * np.exp(values), rtol=1e-6)
+
+
+def test_json_by_passes() -> None:
+    typed = net().infer_type(data=TensorType((2, 3, 6, 6)))
+    saved = typed.apply("SaveJSON")
+    assert saved.json_attr("json") == typed.json()
+    empty = Graph((), (), {"json": saved.json_attr("json")})
+    nnvm.testing.assert_graph_equal(empty.apply("LoadJSON"), typed)
+    with pytest.raises(PassError, match="requires the graph attribute 'json'; run SaveJSON before it"):
+        typed.apply("LoadJSON")

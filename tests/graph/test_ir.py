@@ -137,3 +137,8 @@ def test_evaluator_reads_sizes_and_rejects_what_does_not_fit():
     assert evaluate_graph(g, [np.ones(4, np.float32), np.ones(4, np.float32)])[0].shape == (4,)
     with pytest.raises(ValueError, match=r"input y is float32\[n\]"):
         evaluate_graph(g, [np.ones(4, np.float32), np.ones(5, np.float32)])
+
+
+def test_a_number_as_constant_is_an_array():
+    c = constant(np.float32(1.5), TensorType(()))
+    assert isinstance(c.node.attrs["value"], np.ndarray) and c.node.attrs["value"].shape == ()

@@ -11,6 +11,7 @@ import nnvm.symbol as sym
 from nnvm.attribute import AttrScope
 from nnvm.compiler.build import BuildOptions, compile_graph
 from nnvm.compiler.pipeline import pipeline
+from nnvm.dim import symbol
 from nnvm.graph import Graph, TensorType, apply, constant
 from nnvm.graph.op import register
 from nnvm.graph.pass_manager import PassContext, apply_passes
@@ -146,6 +147,23 @@ def test_one_piece() -> None:
     one = constant(np.ones((), np.float32), TensorType(()))
     dx = op("multiply", d, op("subtract", one, op("multiply", t, t)))
     assert_graph_equal(after, graph(dx, x, head).with_attrs(typed=True))
+
+
+def test_sizes_with_names() -> None:
+    n = symbol("n")
+    x = sym.Variable("x", (n, 8))
+    for i in range(9):
+        x = sym.tanh(sym.dense(x, units=8, name=f"l{i}"))
+    forward = sym.mean(sym.square(x)).infer_type()
+    plain, mirrored = training(forward), training(forward, "sqrt")
+    assert barriers(mirrored) > 0
+    rng = np.random.default_rng(0)
+    shapes = [tuple(5 if d == n else d for d in v[0].type.shape) for v in forward.inputs]
+    arrays = [rng.standard_normal(s).astype(np.float32) for s in shapes]
+    for a, b in zip(run_graph(plain, arrays), run_graph(mirrored, arrays), strict=True):
+        np.testing.assert_array_equal(a, b)
+    for a, b in zip(run_compiled(plain, arrays), run_compiled(mirrored, arrays), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6)
 
 
 def test_marks_of_the_user() -> None:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from nnvm.graph import op as registry
 from nnvm.graph.op import Op
 from nnvm.graph.op_attrs import OpPattern
@@ -128,6 +130,7 @@ def retyped(v: Node, type: TensorType) -> NodeEntry:
 
 def constant(value: Any, type: TensorType, name: str = "") -> NodeEntry:
     """A constant; `value` is a numpy array of `type` (bfloat16 as its uint16 bits)."""
+    value = np.asarray(value)  # a numpy scalar has no memory to point at
     if tuple(value.shape) != type.shape or value.dtype != type.dtype.numpy:
         raise ValueError(f"constant of type {type} from an array {value.dtype}{list(value.shape)}")
     if not value.flags.c_contiguous:
