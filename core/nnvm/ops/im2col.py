@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -138,7 +139,7 @@ def _col2im_array(attrs: Attrs, x: Array) -> tuple[Array]:
     padding = per_axis(attrs["padding"], len(axes), "padding")
     sizes = [known(n) + low + high for n, (low, high) in zip(attrs["output_size"], padding)]
     kernel = tuple(a[0] for a in axes)
-    parts = x.reshape(x.shape[0], -1, *kernel, *map(known, counts))
+    parts = x.reshape(x.shape[0], x.shape[1] // math.prod(kernel), *kernel, *map(known, counts))
     out = np.zeros((x.shape[0], parts.shape[1], *sizes), x.dtype)
     for tap in np.ndindex(*kernel):
         where = [slice(t * d, t * d + (known(c) - 1) * s + 1, s) for t, (_, s, d, _), c in zip(tap, axes, counts)]

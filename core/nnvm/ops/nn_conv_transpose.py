@@ -11,6 +11,7 @@ Along one axis, output o gets input i through kernel element k where ``i * strid
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -228,7 +229,7 @@ def _array(rank: int) -> Any:
         x = to_plain(data, conv.data, "NC" + conv.spatial)
         w = to_plain(weight, conv.kernel, "IO" + conv.spatial)
         g, inputs, outputs = conv.groups, conv.group_inputs, conv.group_outputs
-        x = x.reshape(x.shape[0], g, inputs, -1)
+        x = x.reshape(x.shape[0], g, inputs, math.prod(x.shape[2:]))
         w = w.reshape(g, inputs, outputs, *conv.kernel_size)
         spans = [
             (n - 1) * s + d * (k - 1) + 1

@@ -97,7 +97,8 @@ def _dense_compute(attrs: Attrs, inputs: list[Tensor], outputs: Types) -> list[T
 
 def _dense_array(attrs: Attrs, data: Array, weight: Array, bias: Array | None = None) -> tuple[Any]:
     if weight.ndim == 3:
-        weight = weight.transpose(0, 2, 1).reshape(-1, weight.shape[1])[: attrs["units"]]
+        blocks, width, block = weight.shape
+        weight = weight.transpose(0, 2, 1).reshape(blocks * block, width)[: attrs["units"]]
     out = np.matmul(data, weight.T)
     return (out if bias is None else out + bias,)
 

@@ -6,6 +6,7 @@ divisor of an average counts padding (with ``count_include_pad``) but never the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -239,12 +240,13 @@ def _max_array(rank: int, with_indices: bool) -> Any:
         where = {**attrs, "layout": "NC" + SPATIAL[rank]}
         _, inside = _pooled_array(where, np.zeros(flat.shape), rank, -1)
         _, positions = _pooled_array(where, flat, rank, 0)
-        lines = view.reshape(*view.shape[:-rank], -1)
-        valid = np.broadcast_to((inside == 0).reshape(*inside.shape[:-rank], -1), lines.shape)
+        taken = math.prod(view.shape[-rank:])
+        lines = view.reshape(*view.shape[:-rank], taken)
+        valid = np.broadcast_to((inside == 0).reshape(*inside.shape[:-rank], taken), lines.shape)
         best = np.where(valid, lines, _least(x)).max(-1, keepdims=True)
         hit = valid & ((lines == best) | ((lines != lines) & (best != best)))
         pick = np.argmax(hit, -1)[..., None]
-        places = np.broadcast_to(positions.reshape(*positions.shape[:-rank], -1), lines.shape)
+        places = np.broadcast_to(positions.reshape(*positions.shape[:-rank], taken), lines.shape)
         found = np.take_along_axis(places, pick, -1)[..., 0]
         return values, from_plain(found, pool.layout, "NC" + SPATIAL[rank])
 

@@ -225,7 +225,8 @@ def _argument(name: str, combine: Callable[[Expr, Expr, Sequence[IterVar]], te.R
     def reference(attrs: Attrs, x: Array) -> tuple[Any]:
         axes = _axes_of(attrs, x.ndim)
         kept = [d for d in range(x.ndim) if d not in axes]
-        flat = np.transpose(x, [*kept, *axes]).reshape([x.shape[d] for d in kept] + [-1])
+        together = math.prod(x.shape[d] for d in axes)
+        flat = np.transpose(x, [*kept, *axes]).reshape([*(x.shape[d] for d in kept), together])
         out = pick(flat, axis=-1) if axes else np.zeros(x.shape, np.int64)
         return (out.reshape(reduced_shape(x.shape, axes, attrs["keepdims"])),)
 

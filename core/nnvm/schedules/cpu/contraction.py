@@ -77,6 +77,8 @@ def tile_rows(extent: Dim, vectors: int, registers: int) -> tuple[int, float]:
     most = max(1, (registers - vectors - 1) // vectors)
     if not isinstance(extent, int):
         return most, step_cycles(most, vectors) / most
+    if extent == 0:
+        return 1, 0.0
     options = []
     for rows in range(1, min(most, extent) + 1):
         rest = extent % rows
