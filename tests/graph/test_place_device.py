@@ -191,6 +191,15 @@ def test_a_wish_that_its_device_cannot_fulfil():
     assert on(g, "reference") == ["mine"] and "cpu cannot run it" in g.attrs["placement"].reasons["mine"]
 
 
+def test_what_has_no_inputs_is_made_on_the_host():
+    full = op("full", shape=(4,), value=2.0, at="made")
+    g = graph(op("multiply", chain(var("x", 4), "exp"), full, at="m"))
+    placed = place(g, {"made": "reference", "m": "reference"})
+    assert copies(placed) == ["exp.to_reference", "made.to_reference", "m.to_cpu"]
+    assert "has no inputs and is made on cpu" in placed.attrs["placement"].reasons["made"]
+    check(g, {"made": "reference", "m": "reference"})
+
+
 def test_wishes_that_cannot_be():
     g = graph(chain(var("x", 4), "relu"))
     with pytest.raises(PlacementError, match=r"'relu' of relu names 'tpu:0'.*known kinds? of device.*cpu, reference"):

@@ -118,32 +118,31 @@ class _Placer:
         return assign(allowed, self._flows(), self.devices)
 
     def _allowed(self, node: Node) -> tuple[str, ...]:
-        reasons = {d: why_not(node, d) for d in self.devices}
-        able = tuple(d for d, reason in reasons.items() if reason is None)
+        """The devices that a node may be on: that of its wish, if it can, else all that can run it."""
+        refusals = {d: self._refusal(node, d) for d in self.devices}
+        able = tuple(d for d, reason in refusals.items() if reason is None)
         wish, who = self._wish(node)
         if not able:
-            refused = "; ".join(f"{d}: {reason}" for d, reason in reasons.items())
-            raise PlacementError(f"no device can run {node.op.name} {node.name} ({refused})"
+            shown = "; ".join(f"{d}: {reason}" for d, reason in refusals.items())
+            raise PlacementError(f"no device can run {node.op.name} {node.name} ({shown})"
                                  + (f"; it wishes to be on {wish} ({who})" if wish else ""))  # fmt: skip
-        if not node.inputs:
-            able, refused_for = (CPU,), f"{node.op.name} has no inputs and is made on {CPU}"
-        else:
-            refused_for = reasons.get(wish) or "" if wish else ""
-        if wish is None:
-            if CPU not in able:
-                self.reasons[node.name] = f"{CPU} cannot run it: {reasons[CPU]}"
-            return able
         if wish in able:
             if self.before is None:
                 self.reasons[node.name] = who
             return (wish,)
-        self._move(node, f"wished on {wish} ({who}), but {refused_for}")
+        if wish is not None:
+            self.reasons[node.name] = f"wished on {wish} ({who}), but {refusals[wish]}"
+            if node.name not in self.moved:
+                self.moved.append(node.name)
+        elif CPU not in able:
+            self.reasons[node.name] = f"{CPU} cannot run it: {refusals[CPU]}"
         return able
 
-    def _move(self, node: Node, reason: str) -> None:
-        self.reasons[node.name] = reason
-        if node.name not in self.moved:
-            self.moved.append(node.name)
+    def _refusal(self, node: Node, device: str) -> str | None:
+        """Why a node cannot be on a device; None where it can."""
+        if not node.inputs and device != CPU:
+            return f"{node.op.name} has no inputs and is made on {CPU}"
+        return why_not(node, device)
 
     def _wish(self, node: Node) -> tuple[str | None, str]:
         """(device that the node is to be on, who says so)."""
