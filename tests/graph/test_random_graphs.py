@@ -109,7 +109,8 @@ def dense_over_nothing():
 
 def convolution_of_nothing():
     y = op("conv1d_transpose", var("x", 0, 3, 4), param("w", 3, 5, 2), padding=((1, 1),))
-    return graph([op("sigmoid", y), op("conv2d", var("z", 0, 3, 4, 4), param("v", 8, 3, 3, 3))])
+    z = op("conv2d_transpose", var("u", 2, 0, 3, 4), param("t", 0, 5, 2, 2), param("b", 5))
+    return graph([op("sigmoid", y), op("relu", z), op("conv2d", var("z", 0, 3, 4, 4), param("v", 8, 3, 3, 3))])
 
 
 def product_of_nothing():
