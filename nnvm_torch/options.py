@@ -27,7 +27,8 @@ class Options:
     """Settings of one compilation; every one has a default.
 
     Attributes:
-        precise: no rewrite that changes rounding: scales are not folded into weights.
+        precise: no rewrite that changes rounding: scales are not folded into weights, and convolutions are not done by
+            Winograd's algorithm.
         fast_math: allow reassociation and approximate functions beyond the usual 2 ulp.
         strict: an operator that cannot be compiled is an error that lists all of them, instead of running in ATen.
         opt_level: 0 (no more than needed to run) to 3 (everything).

@@ -3,6 +3,7 @@
 A SymDim is kept in one canonical form, a sum of products of atoms with integer coefficients, so that equal
 expressions are equal objects: ``(s + 1) * 2 == 2 * s + 2``. An atom is a name or a floor division, remainder,
 maximum or minimum of two expressions. Arithmetic that comes out constant gives an ``int`` again.
+Nested divisions by constants are one: ``((s - 1) // 2) // 2 == (s + 3) // 4 - 1``.
 Names stand for sizes and are taken to be at least 0; ``floordiv`` and ``mod`` are Python's.
 """
 
@@ -92,7 +93,7 @@ def numel(shape: tuple[Dim, ...]) -> Dim:
 
 
 def ceildiv(a: Dim, b: Dim) -> Dim:
-    return -(-a // b)
+    return (a + (b - 1)) // b if isinstance(b, int) and b > 0 else -(-a // b)
 
 
 def dim_max(a: Dim, b: Dim) -> Dim:
@@ -162,12 +163,25 @@ def _divide(a: Dim, b: Dim) -> Dim:
             exact[quotient[0]] = exact.get(quotient[0], 0) + quotient[1]
         else:
             rest[term] = coef
-    left = _make(rest)
-    if left == 0:
-        return _make(exact)
-    if isinstance(left, int) and isinstance(b, int):
-        return _make(exact) + left // b
-    return _make(exact) + _atom("floordiv", left, b)
+    if not isinstance(b, int) or b < 1:
+        left = _make(rest)
+        return _make(exact) if left == 0 else _make(exact) + _atom("floordiv", left, b)
+    whole, const = divmod(cast(int, rest.pop((), 0)), b)
+    left, quotient = _make(rest), _make(exact) + whole
+    if isinstance(left, int):  # no terms are left
+        return quotient
+    if (inner := _as_division(left)) is not None:  # (x // d + const) // b
+        return quotient + _divide(inner[0] + const * inner[1], inner[1] * b)
+    return quotient + _atom("floordiv", left + const, b)
+
+
+def _as_division(d: SymDim) -> tuple[Dim, int] | None:
+    """(x, b) where `d` is x // b with a positive constant b."""
+    ((term, coef), *others) = d.terms
+    if others or coef != 1 or len(term) != 1 or term[0][0] != "floordiv":
+        return None
+    x, b = cast(Dim, term[0][1]), cast(Dim, term[0][2])
+    return (x, b) if isinstance(b, int) and b > 0 else None
 
 
 def _divide_term(term: Term, coef: int, b: Dim) -> tuple[Term, int] | None:

@@ -128,3 +128,14 @@ def test_precompute_prune_does_not_hand_out_prepared_values():
 def test_precompute_prune_can_be_told_not_to():
     g = graph(op("add", var("x", 4), op("exp", param("w", 4))))
     assert ops(run(g, "PrecomputePrune", precompute=False)) == ["exp", "add"]
+
+
+def test_precompute_prune_leaves_what_depends_on_a_size():
+    s = symbol("s")
+    x, w = var("x", s, 3), param("w", 8, 3)
+    part = op("slice", op("exp", w), begin=(0,), end=(s,))
+    main = _prepared(graph(op("add", x, part)))
+    assert ops(main.attrs["prepare"]) == ["exp"] and ops(main) == ["slice", "add"]
+    last = op("slice", w, begin=(s - 4,), end=(s,))  # of a known shape, at a place that is not known
+    assert last.type.shape == (4, 3)
+    assert not _prepared(graph(op("add", var("y", 4, 3), op("exp", last)), x)).attrs["prepare"].outputs

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from nnvm.dim import SymDim, is_static
 from nnvm.graph.graph import Graph
 from nnvm.graph.node import Node
 
-__all__ = ["Fixed", "is_pure", "parameter_dependence"]
+__all__ = ["Fixed", "depends_on_sizes", "is_pure", "parameter_dependence"]
 
 
 def is_pure(node: Node) -> bool:
@@ -13,6 +14,15 @@ def is_pure(node: Node) -> bool:
     op = node.op
     known = op.has("compute") or op.has("build_tir") or op.has("reference") or op.name == "group"
     return known and not op.attr("stateful", False)
+
+
+def depends_on_sizes(node: Node) -> bool:
+    """Whether a node's outputs depend on sizes known at the call only (positions up to the length of the sequence)."""
+    return not all(is_static(e.type.shape) for e in node.outputs) or any(map(_has_size, node.attrs.values()))
+
+
+def _has_size(value: object) -> bool:
+    return isinstance(value, SymDim) or (isinstance(value, (tuple, list)) and any(map(_has_size, value)))
 
 
 class Fixed:
@@ -31,7 +41,7 @@ class Fixed:
                 self._known[top] = top.attrs["kind"] in ("param", "prepared")
             elif top.is_constant:
                 self._known[top] = True
-            elif not is_pure(top):
+            elif not is_pure(top) or depends_on_sizes(top):
                 self._known[top] = False
             else:
                 missing = [e.node for e in top.inputs if e.node not in self._known]
@@ -43,8 +53,8 @@ class Fixed:
 
 
 def parameter_dependence(graph: Graph) -> dict[Node, frozenset[str] | None]:
-    """For each node the names of the parameters that it depends on; None where it depends on an input too, or is not
-    pure. Constants depend on nothing."""
+    """For each node the names of the parameters that it depends on; None where it depends on an input or a size too, or
+    is not pure. Constants depend on nothing."""
     found: dict[Node, frozenset[str] | None] = {}
     nothing: frozenset[str] = frozenset()
     for node in graph.nodes:
@@ -52,7 +62,7 @@ def parameter_dependence(graph: Graph) -> dict[Node, frozenset[str] | None]:
             found[node] = frozenset((node.name,)) if node.attrs["kind"] == "param" else None
         elif node.is_constant:
             found[node] = nothing
-        elif not is_pure(node):
+        elif not is_pure(node) or depends_on_sizes(node):
             found[node] = None
         else:
             total: frozenset[str] | None = nothing
