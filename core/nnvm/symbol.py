@@ -315,11 +315,12 @@ def _function(op: Op, same_shape: bool = False) -> Callable[..., Symbol]:
         attrs = {k: v for k, v in kwargs.items() if not isinstance(v, Symbol)}
         use_bias = attrs.pop("use_bias", True)
         form = op.attr("symbol_form")
-        made, attrs = (op.name, attrs) if form is None else form(attrs)
-        weights = op.attr("layer_weights")
+        kind, attrs = (op.name, attrs) if form is None else form(attrs)
+        made = registry.get(kind)
+        weights = made.attr("layer_weights")
         shapes: dict[str, Hint] = (weights(attrs) if weights is not None else None) or {}
         given = {k: v for k, v in kwargs.items() if isinstance(v, Symbol)}
-        inputs = _inputs(op, args, given, name, shapes, use_bias)
+        inputs = _inputs(made, args, given, name, shapes, use_bias)
         hints = {n: h for s in inputs for n, h in s.hints.items()}
         node = apply_node(made, [s._entry() for s in inputs], {**attrs, **notes_of(attr)}, name)
         if same_shape and node.types is None and all(isinstance(a, Symbol) for a in args):

@@ -162,11 +162,18 @@ def test_copies_and_json_of_symbols():
         (lambda x: sym.conv2d_transpose(x, channels=5, kernel_size=(2, 2), strides=(2, 2)), (2, 5, 8, 8)),
         (lambda x: sym.add_n(x, x, sym.copy(x)), (2, 12, 4, 4)),
         (lambda x: sym.flip(x, axis=1), (2, 12, 4, 4)),
+        (lambda x: sym.prelu(x, name="act"), (2, 12, 4, 4)),
+        (lambda x: sym.prelu(x, alpha=sym.Variable("slope"), axis=3), (2, 12, 4, 4)),
         (lambda x: abs(2**x) @ sym.transpose(x, axes=(0, 1, 3, 2)), (2, 12, 4, 4)),
     ],
 )
 def test_attributes_of_nnvm(make, shape):
     assert make(sym.Variable("x")).infer_shape(x=(2, 12, 4, 4))[1] == [shape]
+
+
+def test_slopes_of_prelu_are_made():
+    arguments = sym.prelu(sym.Variable("x"), name="act").infer_shape(x=(2, 12, 4, 4))[0]
+    assert arguments == {"x": (2, 12, 4, 4), "act_alpha": (12,)}
 
 
 def test_defaults_of_nnvm():

@@ -43,6 +43,10 @@ def test_values(route: str) -> None:
     doubled = torch.nn.functional.interpolate(torch.from_numpy(image), scale_factor=2, mode="bilinear").numpy()
     check("upscale", [image], [doubled], route, scale=2, method="BILINEAR")
 
+    slopes = array(6)
+    check("prelu_channels", [x, slopes], [np.where(x > 0, x, x * slopes[:, None])], route)
+    check("prelu_channels", [x, np.full(5, 2, np.float32)], [np.where(x > 0, x, x * 2)], route, axis=-1)
+
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_codes_of_shapes(route: str) -> None:
@@ -61,6 +65,7 @@ def test_codes_of_shapes(route: str) -> None:
         ("slice_like", [(2, 3), (4,)], {}, "ranks differ"),
         ("elemwise_sum", [(2, 3), (3, 2)], {}, "differ"),
         ("expand_like", [(3,), (4, 5)], {"axis": (0,)}, "does not expand"),
+        ("prelu_channels", [(2, 3), (2,)], {}, "one slope for each of the 3 channels"),
         ("reshape_codes", [(2, 3)], {"shape": (0, 0, 0)}, "more axes"),
         ("reshape_codes", [(2, 3)], {"shape": (0, 2)}, "cannot take the shape"),
     ],
@@ -80,4 +85,5 @@ def test_gradients() -> None:
     check_gradient("expand_like", [normal(4, 1, 5), x], lambda r, x: r.expand(4, 6, 5), axis=(1,))
     check_gradient("upscale", [normal(1, 2, 3, 4)], lambda x: torch.nn.functional.interpolate(x, scale_factor=2),
                    scale=2)  # fmt: skip
+    check_gradient("prelu_channels", [x, normal(6, seed=4)], torch.nn.functional.prelu)
     check_gradient("block_grad", [x], lambda x: x.detach() + 0 * x)

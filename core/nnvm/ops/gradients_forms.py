@@ -55,3 +55,12 @@ def _upscale(call: Call, g: Value) -> Value:
     resized = x.op("resize", **resize_attrs(a, x.shape))
     (found,) = registry.get("resize").attr("gradient")(resized.entry.node, [g.entry])
     return Value(found)
+
+
+@gradient_of("prelu_channels")
+def _prelu_channels(call: Call, g: Value) -> list[Value]:
+    (x, alpha), axis = call.inputs, call.attrs["axis"] % g.rank
+    shape = tuple(alpha.shape[0] if d == axis else 1 for d in range(g.rank))
+    above = x.op("greater", 0)
+    by_alpha = (g * x).unless(above).sum(tuple(d for d in range(g.rank) if d != axis))
+    return [g.where(above, g * alpha.reshape(*shape)), by_alpha]

@@ -49,7 +49,7 @@ def _unknown(*names: str) -> Callable[[dict[str, Any]], Hints]:
 
 for _name, _rule in {
     "dense": _dense, "batch_norm": _unknown("gamma", "beta", "moving_mean", "moving_var"),
-    "layer_norm": _unknown("gamma", "beta"), "rms_norm": _unknown("gamma", "beta"),
+    "layer_norm": _unknown("gamma", "beta"), "prelu_channels": _unknown("alpha"), "rms_norm": _unknown("gamma", "beta"),
     **{f"conv{r}d": _conv(False) for r in (1, 2, 3)}, **{f"conv{r}d_transpose": _conv(True) for r in (1, 2, 3)},
 }.items():  # fmt: skip
     registry.get(_name).set_attr("layer_weights", _rule)

@@ -275,3 +275,36 @@ register(
                                                                    outputs),
     reference=lambda attrs, x: _RESIZE.attr("reference")(resize_attrs(attrs, x.shape), x),
 )  # fmt: skip
+
+
+def _prelu_type(attrs: Attrs, inputs: Types) -> Types:
+    data, alpha = inputs
+    same_dtype(data, alpha)
+    channels = data.shape[resolve_axis(attrs["axis"], data.rank)]
+    if alpha.shape != (channels,):
+        raise ValueError(f"alpha {show(alpha.shape)} has not one slope for each of the {channels} channels")
+    return (data,)
+
+
+def _prelu_compute(attrs: Attrs, inputs: list[Tensor], outputs: Types) -> list[Tensor]:
+    x, alpha = inputs
+    axis, t = resolve_axis(attrs["axis"], len(x.shape)), x.dtype
+
+    def element(*i: Expr) -> Expr:
+        value = te.cast(x[i], t.compute)
+        low = value * te.cast(alpha[(i[axis],)], t.compute)
+        return te.cast(te.select(value > te.const(0, t.compute), value, low), t)
+
+    return [over(x.shape, "prelu", element)]
+
+
+def _prelu_array(attrs: Attrs, x: Array, alpha: Array) -> tuple[Array]:
+    shape = [-1 if d == attrs["axis"] % x.ndim else 1 for d in range(x.ndim)]
+    return (np.where(x > 0, x, x * alpha.reshape(shape)),)
+
+
+register(
+    "prelu_channels", inputs=["data", "alpha"], doc="x, below 0 alpha[channel] * x.", pattern=OpPattern.BROADCAST,
+    params={"axis": Param("of the channels", integer, 1)}, infer_type=_prelu_type, compute=_prelu_compute,
+    reference=_prelu_array, inplace=((0, 0),),
+)  # fmt: skip

@@ -59,6 +59,7 @@ def _axes_or_none(name: str, key: str) -> Form:
 _FORMS: dict[str, Form] = {
     **{f"{kind}_pool{r}d": _pool(f"{kind}_pool{r}d", r) for kind in ("max", "avg") for r in (1, 2, 3)},
     **{name: _reduction(name) for name in ("sum", "mean", "max", "min", "prod", "argmax", "argmin")},
+    "prelu": lambda attrs: ("prelu_channels", dict(attrs)),
     "transpose": _axes_or_none("transpose", "axes"),
     "squeeze": _axes_or_none("squeeze", "axis"),
     "lrn": _form("lrn", {"bias": 2}),

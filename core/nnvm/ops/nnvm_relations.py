@@ -76,6 +76,17 @@ def _upscale(r: Relation) -> None:
         r.equal(source[a] * (1 if name in "NC" else scale), target[a], f"axis {a}", x, out)
 
 
+def _prelu(r: Relation) -> None:
+    data, alpha = r.inputs
+    r.same_dtype(data, alpha, *r.outputs)
+    r.same_shape(data, *r.outputs)
+    (channels,) = r.rank(alpha, 1)
+    if data.shape is not None:
+        axis = resolve_axis(r.attrs["axis"], len(data.shape))
+        r.equal(data.shape[axis], channels, "channels", data, alpha)
+
+
+attach("prelu_channels", _prelu)
 attach("full_like zeros_like ones_like block_grad optimization_barrier device_copy", _like)
 attach("elemwise_sum", _sum)
 attach("split", _split)
