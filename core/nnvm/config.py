@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["VARIABLES", "cache_dir", "debug_level", "dump_dir", "object_cache_enabled", "target_string"]
+__all__ = ["VARIABLES", "cache_dir", "compile_threads", "debug_level", "dump_dir", "object_cache_enabled",
+           "target_string"]  # fmt: skip
 
 VARIABLES: dict[str, str] = {
     "NNVM_DEBUG": "0 to 4: 1 a line a compilation, 2 pass timings, 3 kernels and their groups, 4 LLVM IR and assembly",
     "NNVM_DUMP": "a folder: the IR before and after each pass is written there, numbered",
     "NNVM_TARGET": "what to compile for, as in 'llvm -mcpu=haswell'; default: this machine",
+    "NNVM_COMPILE_THREADS": "threads that compile kernels side by side; default: the cores of the process, at most 8",
     "NNVM_CACHE": "folder of the object cache; '0' turns it off; default: the user's cache folder",
 }
 
@@ -28,6 +30,15 @@ def dump_dir() -> Path | None:
 
 def target_string() -> str | None:
     return os.environ.get("NNVM_TARGET") or None
+
+
+def compile_threads() -> int:
+    """`NNVM_COMPILE_THREADS`, or the cores that this process may use, at most 8."""
+    value = os.environ.get("NNVM_COMPILE_THREADS", "")
+    if value.isdigit() and int(value) > 0:
+        return int(value)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, 8)
 
 
 def object_cache_enabled() -> bool:

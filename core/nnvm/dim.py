@@ -166,19 +166,19 @@ def _divide(a: Dim, b: Dim) -> Dim:
     if not isinstance(b, int) or b < 1:
         left = _make(rest)
         return _make(exact) if left == 0 else _make(exact) + _atom("floordiv", left, b)
-    whole, const = divmod(cast(int, rest.pop((), 0)), b)
-    left, quotient = _make(rest), _make(exact) + whole
+    whole, const = divmod(rest.pop((), 0), b)
+    left, divided = _make(rest), _make(exact) + whole
     if isinstance(left, int):  # no terms are left
-        return quotient
+        return divided
     if (inner := _as_division(left)) is not None:  # (x // d + const) // b
-        return quotient + _divide(inner[0] + const * inner[1], inner[1] * b)
-    return quotient + _atom("floordiv", left + const, b)
+        return divided + _divide(inner[0] + const * inner[1], inner[1] * b)
+    return divided + _atom("floordiv", left + const, b)
 
 
 def _as_division(d: SymDim) -> tuple[Dim, int] | None:
     """(x, b) where `d` is x // b with a positive constant b."""
-    ((term, coef), *others) = d.terms
-    if others or coef != 1 or len(term) != 1 or term[0][0] != "floordiv":
+    term, coef = d.terms[0]
+    if len(d.terms) != 1 or coef != 1 or len(term) != 1 or term[0][0] != "floordiv":
         return None
     x, b = cast(Dim, term[0][1]), cast(Dim, term[0][2])
     return (x, b) if isinstance(b, int) and b > 0 else None

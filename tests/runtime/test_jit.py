@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nnvm import config
 from nnvm.dim import symbol
 from nnvm.dtype import F32, I32
 from nnvm.runtime import llvm_jit
@@ -270,3 +271,41 @@ def test_expressions_nested_deeper_than_python_recurses() -> None:
         value = value + 1.0
     (kernel,) = compile_funcs([PrimFunc("deep", (x, y), 1, (), Store(y, (const(0),), value))])
     assert run(kernel, 1)[0] == 2000
+
+
+def test_threads_compile_what_one_thread_does(monkeypatch: pytest.MonkeyPatch, compilations: list[str]) -> None:
+    monkeypatch.setenv("NNVM_CACHE", "0")
+    funcs = [add(f"f{i}", float(i)) for i in range(12)]
+    results = []
+    for threads in ("1", "4"):
+        monkeypatch.setenv("NNVM_COMPILE_THREADS", threads)
+        results.append([run(k).tolist() for k in compile_funcs(funcs)])
+    assert results[0] == results[1] and len(compilations) == 24
+    assert not [t for t in threading.enumerate() if t.name.startswith("nnvm-compile")]
+
+
+def test_an_error_on_a_thread_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NNVM_COMPILE_THREADS", "3")
+    original = llvm_jit.object_code
+    seen: list[str] = []
+
+    def fails_once(ir: str, target: Target) -> bytes:
+        seen.append(ir)
+        if len(seen) == 2:
+            raise RuntimeError("LLVM cannot")
+        return original(ir, target)
+
+    monkeypatch.setattr(llvm_jit, "object_code", fails_once)
+    with pytest.raises(RuntimeError, match="LLVM cannot"):
+        compile_funcs([add(f"f{i}", float(i)) for i in range(4)])
+    assert not [t for t in threading.enumerate() if t.name.startswith("nnvm-compile")]
+
+
+def test_threads_are_the_cores_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NNVM_COMPILE_THREADS", raising=False)
+    monkeypatch.setattr(config.os, "sched_getaffinity", lambda pid: set(range(3)), raising=False)
+    assert config.compile_threads() == 3
+    monkeypatch.setenv("NNVM_COMPILE_THREADS", "5")
+    assert config.compile_threads() == 5
+    monkeypatch.setenv("NNVM_COMPILE_THREADS", "none")
+    assert config.compile_threads() == 3

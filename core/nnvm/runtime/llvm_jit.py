@@ -11,6 +11,7 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -185,14 +186,40 @@ def compile_funcs(funcs: Sequence[PrimFunc], target: Target | None = None) -> li
     if missing := sorted(set(target.features) - set(Target.host().features)) or target.triple != Target.host().triple:
         lacks = ", ".join(missing) if isinstance(missing, list) else f"triple {target.triple}"
         raise ValueError(f"this machine cannot run code for {target}: it lacks {lacks}")
-    compiled: dict[str, Kernel] = {}
-    out = []
-    for func in funcs:
-        key = _deep(structural_key, func)
-        if key not in compiled:
-            compiled[key] = _deep(_compile, func, key, target)
-        out.append(_renamed(compiled[key], func))
-    return out
+    keys = [_deep(structural_key, func) for func in funcs]
+    first = dict(zip(reversed(keys), reversed(funcs)))
+    objects: dict[str, _Object | Future[_Object]] = {}
+    with _Workers(min(config.compile_threads(), len(first))) as workers:
+        for key in dict.fromkeys(keys):
+            objects[key] = _object(first[key], key, target, workers)
+        kernels = {k: _loaded(first[k], o if isinstance(o, _Object) else o.result()) for k, o in objects.items()}
+    return [_renamed(kernels[key], func) for key, func in zip(keys, funcs)]
+
+
+class _Workers:
+    """Threads that LLVM runs on while this one makes the next kernel's IR; with a count of 1 all runs here.
+
+    They end with the with block: a process that forks later has none of them.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._pool: ThreadPoolExecutor | None = None
+
+    def __enter__(self) -> _Workers:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def run(self, work: Callable[[], _T]) -> _T | Future[_T]:
+        """`work()`, now or on a thread."""
+        if self._count <= 1:
+            return work()
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._count, "nnvm-compile")
+        return self._pool.submit(work)
 
 
 def _renamed(kernel: Kernel, func: PrimFunc) -> Kernel:
@@ -232,23 +259,51 @@ def _deep(function: Callable[..., _T], *arguments: Any) -> _T:
     return results[0]
 
 
-def _compile(func: PrimFunc, key: str, target: Target) -> Kernel:
+@dataclass(frozen=True)
+class _Object:
+    """Object code of a kernel, and what its IR said about it."""
+
+    name: str
+    messages: tuple[str, ...]
+    parallel: bool
+    code: bytes
+
+    def stored(self) -> bytes:
+        """For the cache."""
+        facts = {"name": self.name, "messages": self.messages, "parallel": self.parallel}
+        return json.dumps(facts).encode() + b"\n" + self.code
+
+    @staticmethod
+    def read(stored: bytes) -> _Object:
+        head, _, code = stored.partition(b"\n")
+        facts = json.loads(head)
+        return _Object(facts["name"], tuple(facts["messages"]), facts["parallel"], code)
+
+
+def _object(func: PrimFunc, key: str, target: Target, workers: _Workers) -> _Object | Future[_Object]:
+    """The object code, from the cache or made by one of `workers`."""
     entry = object_cache.key_of(f"kernel {key}", target)
     debug = config.debug_level() >= 4
     stored = None if debug else object_cache.get(entry)
-    if stored is None:
-        built = emit(_lowered(func, target), target)
-        if debug:
-            print(f"; ---- {func.name} for {target}\n{built.ir}\n{ir_assembly(built.ir, target)}", file=sys.stderr)
-        facts = {"name": built.name, "messages": built.messages, "parallel": built.parallel}
-        stored = json.dumps(facts).encode() + b"\n" + object_code(built.ir, target)
-        object_cache.put(entry, stored)
-    head, _, obj = stored.partition(b"\n")
-    facts = json.loads(head)
-    imports = {"nnvm_parallel": openmp.pool.address} if facts["parallel"] else {}
-    code = _Code([obj], [facts["name"]], imports)
-    return Kernel(func.name, code[facts["name"]], tuple(facts["messages"]), func.params, func.outputs, func.symbols,
-                  func.workspace(), facts["parallel"], code)  # fmt: skip
+    if stored is not None:
+        return _Object.read(stored)
+    built = _deep(lambda: emit(_lowered(func, target), target))
+    if debug:
+        print(f"; ---- {func.name} for {target}\n{built.ir}\n{ir_assembly(built.ir, target)}", file=sys.stderr)
+
+    def compile_ir() -> _Object:
+        made = _Object(built.name, tuple(built.messages), built.parallel, object_code(built.ir, target))
+        object_cache.put(entry, made.stored())
+        return made
+
+    return workers.run(compile_ir)
+
+
+def _loaded(func: PrimFunc, made: _Object) -> Kernel:
+    imports = {"nnvm_parallel": openmp.pool.address} if made.parallel else {}
+    code = _Code([made.code], [made.name], imports)
+    return Kernel(func.name, code[made.name], made.messages, func.params, func.outputs, func.symbols,
+                  func.workspace(), made.parallel, code)  # fmt: skip
 
 
 def _lowered(func: PrimFunc, target: Target) -> PrimFunc:

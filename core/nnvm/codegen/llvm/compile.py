@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from typing import Any
 
@@ -93,8 +94,22 @@ def _run_passes(module: Any, machine: Any) -> None:
 
 
 def object_code(ir: str, target: Target) -> bytes:
-    """ELF (or the platform's) object of a module."""
-    return bytes(target_machine(target).emit_object(optimised(ir, target)))
+    """ELF (or the platform's) object of a module. Several threads may compile side by side."""
+    machine, module = target_machine(target), optimised(ir, target)
+    emit = getattr(llvm.ffi.lib.LLVMPY_TargetMachineEmitToMemory, "_cfn", None)
+    if emit is None:
+        return bytes(machine.emit_object(module))
+    # llvmlite lets one thread at a time into LLVM. Machine and module (in a context of its own) are this thread's
+    # alone, which is all that LLVM asks for; and this call is most of the time.
+    with llvm.ffi.OutputString() as error:
+        buffer = emit(machine, module, 1, error)
+        if not buffer:
+            raise RuntimeError(f"LLVM cannot compile a kernel for {target}: {error}")
+    try:
+        start, size = llvm.ffi.lib.LLVMPY_GetBufferStart(buffer), llvm.ffi.lib.LLVMPY_GetBufferSize(buffer)
+        return ctypes.string_at(start, size)
+    finally:
+        llvm.ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
 def assembly(ir: str, target: Target) -> str:
