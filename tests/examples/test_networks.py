@@ -11,6 +11,9 @@ import torch
 import torch.nn.functional as F
 
 import nnvm
+import nnvm.symbol
+from nnvm.compiler.graph_util import get_gradient_graph
+from nnvm.compiler.pipeline import pipeline
 from nnvm.testing import dcgan, dqn, init, mlp, mobilenet, resnet, squeezenet, vgg
 from nnvm.testing.workload import Params
 
@@ -200,3 +203,20 @@ def test_networks_that_do_not_exist() -> None:
         resnet.get_symbol(10, 21, (3, 28, 28))
     with pytest.raises(ValueError, match="there are 11, 13, 16, 19"):
         vgg.get_symbol(num_layers=12)
+
+
+@pytest.mark.parametrize(
+    ("net", "ratio"),
+    [(resnet.get_symbol(10, 18, (3, 64, 64)), 0.55), (mobilenet.get_symbol(10, 0.5), 0.35)],
+    ids=["resnet18", "mobilenet"],
+)
+def test_memory_of_gradients_with_recomputation(net: nnvm.symbol.Symbol, ratio: float) -> None:
+    """The planned arena of all gradients, with and without checkpoints."""
+    weights = [n for n in net.list_input_names("read_only") if n != "data"]
+
+    def peak(policy: str) -> int:
+        g = get_gradient_graph(net, weights, data=(8, 3, 64, 64), mirrored=policy)
+        size: int = g.apply(pipeline()).attrs["memory_plan"].arena_bytes
+        return size
+
+    assert peak("sqrt") < ratio * peak("marked")
