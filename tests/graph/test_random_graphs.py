@@ -118,7 +118,14 @@ def product_of_nothing():
     return graph([op("matmul", x, x, transpose_a=True), op("matmul", x, x, transpose_b=True)])
 
 
-@pytest.mark.parametrize("build", [dense_over_nothing, convolution_of_nothing, product_of_nothing])
+def view_of_nothing():
+    x, y = var("x", 5, 3, 2, 4, 0), var("y", 5, 2, 0)
+    product = op("matmul", op("reshape", y, shape=(3, 2, 0)), op("reshape", x, shape=(3, 0, 4)))
+    return graph([op("matmul", op("tanh", op("flatten", x)), param("w", 0, 20)), product,
+                  op("softmax", op("reshape", x, shape=(7, 0)), axis=-1)])  # fmt: skip
+
+
+@pytest.mark.parametrize("build", [view_of_nothing, dense_over_nothing, convolution_of_nothing, product_of_nothing])
 def test_axes_of_length_0(build):
     check_passes_of(build(), 1)
     check_native_of(build(), 1)

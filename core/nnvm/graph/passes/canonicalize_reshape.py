@@ -185,7 +185,8 @@ def _below_trailing(node: Node, inputs: tuple[NodeEntry, ...]) -> Node | None:
     count, attrs = rule
     if data.node.op.attr("view"):
         source = data.node.inputs[0]
-        if _common_suffix(source.type.shape, data.type.shape) >= count and source.type.rank > count - 1:
+        kept = _common_suffix(source.type.shape, data.type.shape) >= count and source.type.rank > count - 1
+        if kept and 0 not in data.type.shape[-count:]:  # of no elements, views may change the other axes as they like
             data = source
     if node.op.has("linear_in") and data.type.rank != 2:
         data = _reshaped(data, (numel(data.type.shape[:-1]), data.type.shape[-1]))
@@ -202,7 +203,7 @@ def _below_matmul(node: Node, inputs: tuple[NodeEntry, ...]) -> Node | None:
     if not (a.node.op.attr("view") and b.node.op.attr("view")) or a.type.shape[:-2] != b.type.shape[:-2]:
         return None
     source = a.node.inputs[0]
-    if source.type.rank < 2 or source.type.shape[-2:] != a.type.shape[-2:]:
+    if source.type.rank < 2 or source.type.shape[-2:] != a.type.shape[-2:] or 0 in a.type.shape[-2:]:
         return None
     entries = [source, _reshaped(b, (*source.type.shape[:-2], *b.type.shape[-2:]))]
     made = apply(node.op, entries, node.attrs, f"{node.name}.viewed", node.source)
