@@ -102,5 +102,5 @@ declare("prologue", "tuple[int, ...]",
 declare("view_offset", "(attrs, inputs: tuple[TensorType, ...]) -> Dim | None",
         "Byte offset in the first input where the output is a contiguous part of it; else None.")  # fmt: skip
 declare("joins", "(attrs, rank) -> int", "The axis along which the inputs follow each other and make up the output.")
-declare("slice_strides", "(attrs, input: TensorType) -> (begin: Dim, strides: tuple[Dim, ...])",
-        "Where the output lies in the memory of the contiguous input, in elements.")  # fmt: skip
+declare("strided_view", "(attrs, input: TensorType, strides) -> (begin: Dim, strides: tuple[Dim, ...])",
+        "Where the output lies in the memory of an input with these strides, in elements.")  # fmt: skip

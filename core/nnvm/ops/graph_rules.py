@@ -5,12 +5,11 @@ The passes in graph/passes read these attributes and no op's name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nnvm.dim import Dim
 from nnvm.graph import op as registry
-from nnvm.graph.aliases import contiguous
 from nnvm.graph.node import Node, NodeEntry, apply
 from nnvm.graph.passes import layout_conv, layout_costs, layout_rules
 from nnvm.graph.passes.fold_scale_axis import Commutes, ScaleAxis
@@ -96,13 +95,17 @@ def _slice_offset(attrs: Mapping[str, Any], inputs: tuple[TensorType, ...]) -> D
     return offset * inputs[0].dtype.bytes
 
 
-def _slice_strides(attrs: Mapping[str, Any], data: TensorType) -> tuple[Dim, tuple[Dim, ...]]:
+def _sliced(attrs: Mapping[str, Any], data: TensorType, given: Sequence[Dim]) -> tuple[Dim, tuple[Dim, ...]]:
     begin: Dim = 0
     strides = []
-    for (first, _, step), stride in zip(slice_ranges(attrs, data.shape), contiguous(data.shape)):
+    for (first, _, step), stride in zip(slice_ranges(attrs, data.shape), given):
         begin = begin + first * stride
         strides.append(step * stride)
     return begin, tuple(strides)
+
+
+def _transposed(attrs: Mapping[str, Any], data: TensorType, given: Sequence[Dim]) -> tuple[Dim, tuple[Dim, ...]]:
+    return 0, tuple(given[a] for a in _permutation(attrs, data.rank))
 
 
 def _split_slices(node: Node) -> tuple[NodeEntry, ...]:
@@ -168,7 +171,8 @@ _attach("cast", "is_cast", True)
 _attach("broadcast_to", "is_broadcast", True)
 _attach("slice", "is_slice", True)
 _attach("slice", "view_offset", _slice_offset)
-_attach("slice", "slice_strides", _slice_strides)
+_attach("slice", "strided_view", _sliced)
+_attach("transpose", "strided_view", _transposed)
 _attach("split", "simplify_inference", _split_slices)
 _attach("concatenate", "joins", lambda attrs, rank: attrs["axis"] % rank)
 _attach("matmul", "is_matmul", True)

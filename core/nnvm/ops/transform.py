@@ -13,7 +13,7 @@ from nnvm.graph.op import Param, register
 from nnvm.graph.op_attrs import OpPattern
 from nnvm.graph.types import TensorType
 from nnvm.ops.bodies import over, read, read_broadcast
-from nnvm.ops.params import dims, integer, integers, optional
+from nnvm.ops.params import choice, dims, integer, integers, optional
 from nnvm.ops.shape_rules import broadcast_shapes, known, resolve_axes, resolve_axis, same_dtype, show
 from nnvm.te.expr import Expr
 from nnvm.te.tensor import Tensor
@@ -163,7 +163,10 @@ def _transpose_compute(attrs: Attrs, inputs: list[Tensor], outputs: Types) -> li
 
 register(
     "transpose", inputs=["data"], doc="Axes permuted: output axis i is input axis axes[i].",
-    params={"axes": Param("a permutation; None: reversed", optional(integers), None)}, pattern=OpPattern.INJECTIVE,
+    params={"axes": Param("a permutation; None: reversed", optional(integers), None),
+            "in_place": Param("input: kernels read it where the data lies, by strides; output: they write the data "
+                              "where it lies", optional(choice("input", "output")), None)},
+    pattern=OpPattern.INJECTIVE,
     infer_type=lambda attrs, t: (t[0].with_shape(tuple(t[0].shape[a] for a in _permutation(attrs, t[0].rank))),),
     compute=_transpose_compute, reference=lambda attrs, x: (np.transpose(x, _permutation(attrs, x.ndim)),),
 )  # fmt: skip

@@ -1,15 +1,16 @@
-"""ElideCopies: concatenations and slices that move no data.
+"""ElideCopies: concatenations, slices and transposes that move no data.
 
 ```
 %a = conv2d(%x, %w); %b = conv2d(%x, %v)           each convolution writes its part of %c, where PlanMemory
 %c = concatenate(%a, %b, axis=1)             ->    %c = concatenate(%a, %b, axis=1, in_place=True)      puts it
 %s = slice(%c, begin, end); %y = conv2d(%s)        %s = slice(..., in_place=True): %y reads %c through strides
+%t = transpose(%y); %z = dense(%t)                 %t = transpose(..., in_place=output): %y is written in that order
 ```
-A concatenation is worth it where its value is stored in any case: it is returned, or read by something that does not
-compute it along (a convolution), or by several. A part is written in place where a kernel computes it and it has no
-other place to be: it is not returned, not an input, not a part already (nor the same part twice). Where rows of the
-parts do not follow each other (a batch, the last axis), kernels write and read them through strides; whatever wants
-them contiguous, as a view or a node that the host runs, prevents that. Parts that cannot be in place are copied, if
+A node is worth it where its value is stored in any case: it is returned, or read by something that does not compute it
+along (a convolution), or by several. A value is written in place where a kernel computes it and it has no other place
+to be: it is not returned, not an input, not a part already (nor the same part twice). Where rows do not follow each
+other (parts of a batch or of the last axis, transposes), kernels write and read through strides; whatever wants the
+data contiguous, as most views or a node that the host runs, prevents that. Parts that cannot be in place are copied, if
 they are the smaller half. What a longer concatenation has in common with a shorter one is made once:
 
     %d = concatenate(%a, %b, %e)             ->    %d = concatenate(%c, %e)
@@ -21,8 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nnvm.dim import Dim, numel
-from nnvm.graph.aliases import contiguous, covered
+from nnvm.dim import Dim
+from nnvm.graph.aliases import contiguous, covered, is_contiguous, viewed
 from nnvm.graph.graph import Graph, Uses, rebuild
 from nnvm.graph.node import Node, NodeEntry, apply
 from nnvm.graph.op_attrs import OpPattern
@@ -31,6 +32,8 @@ from nnvm.graph.views import is_view, view_offset
 
 __all__ = ["elide_copies"]
 
+Strides = tuple[Dim, ...]
+
 #: Bytes that have to lie side by side for kernels to read or write a part through strides.
 _RUN_BYTES = 64
 
@@ -38,7 +41,7 @@ _RUN_BYTES = 64
 @register_pass("ElideCopies", requires=["typed"], opt_level=2)
 def elide_copies(graph: Graph, context: PassContext) -> Graph:
     """Sets ``in_place`` on the nodes whose data need not move. requires: ``typed``; reads ``output_strides``."""
-    if context.target.kind != "llvm" or not any(n.op.attr("joins") or n.op.attr("is_slice") for n in graph.nodes):
+    if context.target.kind != "llvm" or not any(n.op.attr("joins") or n.op.attr("strided_view") for n in graph.nodes):
         return graph
     graph = _shared_runs(graph)
     chosen = _Chooser(graph)
@@ -49,10 +52,10 @@ def elide_copies(graph: Graph, context: PassContext) -> Graph:
     def rewrite(node: Node, inputs: tuple[NodeEntry, ...]) -> Node | None:
         if node not in chosen.nodes:
             return None
-        copied = chosen.nodes[node]
+        how, copied = chosen.nodes[node], chosen.copied.get(node, frozenset())
         parts = [apply("identity", [e], name=f"{node.name}.part{i}", source=node.source)[0] if i in copied else e
                  for i, e in enumerate(inputs)]  # fmt: skip
-        return apply(node.op, parts, {**node.attrs, "in_place": True}, node.name, node.source)
+        return apply(node.op, parts, {**node.attrs, "in_place": how}, node.name, node.source)
 
     return rebuild(graph, rewrite)
 
@@ -94,10 +97,11 @@ class _Chooser:
         self.returned = {covered(e) for e in graph.outputs}
         given = graph.attrs.get("input_strides") or ()
         self.strided_inputs = {v[0] for v, s in zip(graph.inputs, given) if s is not None}
-        #: The nodes, each with the positions of the inputs that are to be copied.
-        self.nodes: dict[Node, frozenset[int]] = {}
-        self.placed: set[NodeEntry] = set()
-        self.strided: set[NodeEntry] = set()
+        #: The value of ``in_place`` by node, and the positions of the inputs that are to be copied first.
+        self.nodes: dict[Node, bool | str] = {}
+        self.copied: dict[Node, frozenset[int]] = {}
+        #: Strides of the values that are written into others; None: contiguous.
+        self.placed: dict[NodeEntry, Strides | None] = {}
 
     def choose(self) -> None:
         for node in reversed(self.graph.nodes):
@@ -105,9 +109,14 @@ class _Chooser:
                 continue
             if node.op.attr("joins"):
                 self._join(node)
-            elif node.op.attr("is_slice") and self._reads_through_strides(node):
-                self.nodes[node] = frozenset()
-                self.strided.add(node[0])
+            elif node.op.attr("strided_view") and view_offset(node) is None and self._moves(node):
+                if node.op.attr("permutation") and self._is_written_in_order(node):
+                    self.nodes[node] = "output"
+                elif self._is_read_through_strides(node):
+                    self.nodes[node] = "input" if node.op.attr("permutation") else True
+
+    def _strides(self, e: NodeEntry) -> Strides:
+        return self.placed.get(e) or contiguous(e.type.shape)
 
     # Concatenations
 
@@ -115,22 +124,20 @@ class _Chooser:
         whole = node[0]
         if whole in self.strided_outputs or not self._is_stored(whole):
             return
-        axis = node.op.attr("joins")(node.attrs, whole.type.rank)
-        strided = whole in self.strided or any(d != 1 for d in whole.type.shape[:axis])
-        if strided and not _has_runs([e.type.shape[axis:] for e in node.inputs], whole.type.dtype.bytes):
+        strides = self._strides(whole)
+        strided = not all(is_contiguous(e.type.shape, strides) for e in node.inputs)
+        if strided and not all(_run_bytes(e, e.type.shape, strides) >= _RUN_BYTES for e in node.inputs):
             return
         parts: dict[NodeEntry, int] = {}
         for i, e in enumerate(node.inputs):
             part = covered(e)
-            if part not in parts and self._can_lie_in(part, e, node, strided):
+            if part not in parts and self._can_lie_in(part, e, node, strides if strided else None):
                 parts[part] = i
         copied = frozenset(range(len(node.inputs))) - frozenset(parts.values())
         if not parts or not _is_most(node.inputs, copied):
             return
-        self.nodes[node] = copied
-        self.placed.update(parts)
-        if strided:
-            self.strided.update(parts)
+        self.nodes[node], self.copied[node] = True, copied
+        self.placed.update(dict.fromkeys(parts, strides if strided else None))
 
     def _is_stored(self, whole: NodeEntry) -> bool:
         """Whether a value is written to memory in any case."""
@@ -140,50 +147,80 @@ class _Chooser:
         user = users[0][0]
         return user in self.nodes or is_view(user) or _pattern(user) > OpPattern.INJECTIVE
 
-    def _can_lie_in(self, part: NodeEntry, e: NodeEntry, node: Node, strided: bool) -> bool:
+    def _can_lie_in(self, part: NodeEntry, e: NodeEntry, node: Node, strides: Strides | None) -> bool:
         """Whether a part may be written where the whole lies."""
         made = part.node
         if part in self.placed or part in self.returned or not _is_computed(made) or part.type.numel == 0:
             return False
-        if not strided:
+        if strides is None:
             return True
-        return part == e and made.op.has("compute") and self._all_take_strides(e, node)
+        return part == e and made.op.has("compute") and self._all_take(e, strides, node)
 
-    def _all_take_strides(self, e: NodeEntry, besides: Node | None = None) -> bool:
+    def _all_take(self, e: NodeEntry, strides: Strides, besides: Node | None = None) -> bool:
         """Whether all who read a value can read it through strides."""
+        if self.uses.is_output(e):
+            return False
         for user, _ in self.uses.of(e):
             if user is besides:
                 continue
-            if is_view(user) or user.op.attr("is_slice") or not user.op.has("compute") or user in self.nodes:
+            if user in self.nodes:
+                if self.nodes[user] == "output" or user.op.attr("joins"):
+                    return False
+            elif is_view(user):
+                shown = viewed(user, strides)
+                if shown is None or not self._all_take(user[0], shown[1]):
+                    return False
+            elif user.op.attr("strided_view") or not user.op.has("compute"):
                 return False
-        return not self.uses.is_output(e)
+        return True
 
-    # Slices
+    # Slices and transposes
 
-    def _reads_through_strides(self, node: Node) -> bool:
-        """Whether a slice that is no view is only read by kernels that would have it copied first."""
+    def _moves(self, node: Node) -> bool:
+        """Whether a kernel of its own would move the data, as something reads it that does not compute it along."""
         data, out = node.inputs[0], node[0]
-        if view_offset(node) is not None or data in self.strided_inputs or data.node.is_constant:
+        if data.node.is_constant or data in self.strided_inputs or out.type.numel == 0:
             return False
-        users = self.uses.of(out)
-        if out.type.numel == 0 or not any(_pattern(u) > OpPattern.INJECTIVE for u, _ in users):
+        if self.uses.is_output(out):
+            return True
+        return any(u in self.nodes or is_view(u) or _pattern(u) > OpPattern.INJECTIVE for u, _ in self.uses.of(out))
+
+    def _is_written_in_order(self, node: Node) -> bool:
+        """Whether the kernel before a transpose can write its output in the order of that."""
+        data, out = node.inputs[0], node[0]
+        if data in self.placed or data in self.returned or out in self.strided_outputs or not _is_computed(data.node):
             return False
-        _, strides = node.op.attr("slice_strides")(node.attrs, data.type)
-        return _run_bytes(data, out, strides) >= _RUN_BYTES and self._all_take_strides(out)
+        if not data.node.op.has("compute") or _pattern(data.node) <= OpPattern.INJECTIVE:
+            return False
+        permutation, strides = node.op.attr("permutation")(node.attrs, out.type.rank), self._strides(out)
+        own = tuple(strides[permutation.index(i)] for i in range(len(strides)))
+        if _run_bytes(data, data.type.shape, own) < _RUN_BYTES or not self._all_take(data, own, node):
+            return False
+        self.placed[data] = own
+        return True
+
+    def _is_read_through_strides(self, node: Node) -> bool:
+        """Whether all who read a slice or transpose can read it where the data lies."""
+        data, out = node.inputs[0], node[0]
+        if data.node.op.attr("permutation") is None and _pattern(data.node) <= OpPattern.INJECTIVE:
+            alone = self.uses.sole_user(data) is node and not is_view(data.node) and not data.node.is_variable
+            if alone and node.op.attr("permutation") and not data.node.op.attr("strided_view"):
+                return False  # computed along by what makes the data
+        _, strides = node.op.attr("strided_view")(node.attrs, data.type, contiguous(data.type.shape))
+        return _run_bytes(out, out.type.shape, strides) >= _RUN_BYTES and self._all_take(out, strides)
 
 
-def _run_bytes(data: NodeEntry, out: NodeEntry, strides: Sequence[Dim]) -> int:
-    """Bytes of a slice that lie side by side in the data; named sizes count as long."""
-    run = data.type.dtype.bytes
-    shapes = zip(
-        reversed(data.type.shape), reversed(out.type.shape), reversed(strides), reversed(contiguous(data.type.shape))
-    )
-    for whole, extent, stride, step in shapes:
+def _run_bytes(e: NodeEntry, shape: Sequence[Dim], strides: Sequence[Dim]) -> int:
+    """Bytes of a value that lie side by side; named sizes count as long."""
+    run, step = e.type.dtype.bytes, 1
+    for extent, stride in zip(reversed(shape), reversed(strides)):
+        if extent == 1:
+            continue
         if stride != step:
             break
-        run *= extent if isinstance(extent, int) else _RUN_BYTES
-        if whole != extent:
-            break
+        if not isinstance(extent, int):
+            return max(run, _RUN_BYTES)
+        run, step = run * extent, step * extent
     return run
 
 
@@ -196,11 +233,6 @@ def _is_computed(node: Node) -> bool:
 
 def _pattern(node: Node) -> OpPattern:
     return node.op.attr("pattern", OpPattern.OPAQUE)  # type: ignore[no-any-return]
-
-
-def _has_runs(shapes: Sequence[tuple[Dim, ...]], width: int) -> bool:
-    sizes = [numel(s) for s in shapes]
-    return all(not isinstance(n, int) or n * width >= _RUN_BYTES for n in sizes)
 
 
 def _is_most(parts: Sequence[NodeEntry], copied: frozenset[int]) -> bool:
