@@ -179,3 +179,16 @@ def test_nothing_can_run_an_unknown_op():
     x = variable("x", TensorType((2,)))
     with pytest.raises(ValueError, match=r"test\.nothing"):
         executor_of(Graph((op("test.nothing", x),), (x.node,)))
+
+
+def test_an_output_with_strides_of_its_own_beside_rows():
+    """It is a copy of a value that the rows write: it comes after them."""
+    x, w = variable("x", TensorType((3, 4, 4))), variable("w", TensorType((4,)))
+    y = op("divide", x, w)
+    normal = op("layer_norm", y, eps=0.1)
+    g = Graph((y, op("matmul", y, normal)), (x.node, w.node), {"output_strides": ((1, 12, 3), None), "typed": True})
+    _, run = executor_of(g)
+    a, b = data(3, 4, 4), np.abs(data(4, seed=1)) + 1
+    got, _ = run.run([a, b])
+    assert got.strides == (4, 48, 12)
+    np.testing.assert_allclose(got, a / b, rtol=1e-6)

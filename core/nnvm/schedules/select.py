@@ -165,7 +165,8 @@ def _with_rest(program: RowProgram, sources: dict[Tensor, Source], space: Space,
     body = rows(program, space, target)
     if not program.rest:
         return body
-    return seq([injective_nests(program.rest, sources, space, target), body])
+    # the rows read none of the rest; the rest may read outputs that the rows write
+    return seq([body, injective_nests(program.rest, sources, space, target)])
 
 
 def serial(s: Stmt) -> Stmt:
