@@ -192,3 +192,12 @@ def test_an_output_with_strides_of_its_own_beside_rows():
     got, _ = run.run([a, b])
     assert got.strides == (4, 48, 12)
     np.testing.assert_allclose(got, a / b, rtol=1e-6)
+
+
+def test_an_output_with_strides_of_a_loop_nest_of_its_own():
+    x = variable("x", TensorType((3, 4)))
+    compiled, run = executor_of(Graph((op("cumsum", x, axis=1),), (x.node,), {"output_strides": ((1, 3),)}))
+    assert [k.ops for k in compiled.kernels] == [("cumsum",), ("identity",)]
+    (got,) = run.run([data(3, 4)])
+    assert got.strides == (4, 12)
+    np.testing.assert_allclose(got, np.cumsum(data(3, 4), 1), rtol=1e-5, atol=1e-6)

@@ -5,7 +5,7 @@ return %a (strides 1, 8), %b = dense(%a)      ->      %c = identity(%a); return 
 ```
 Kernels and views take the values inside a graph to be contiguous, so such an output is written apart; the copy is one
 more output of the kernel that computes the value. Copied are outputs with strides that others read, that are returned
-twice, or that are views.
+twice, that are views, or that a loop nest of its own computes, which knows contiguous memory only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def own_outputs(graph: Graph, context: PassContext) -> Graph:
     uses = Uses(graph)
     outputs = []
     for i, (e, wanted) in enumerate(zip(graph.outputs, strides, strict=True)):
-        shared = bool(uses.of(e)) or graph.outputs.count(e) > 1 or is_view(e.node)
+        alone = e.node.op.has("build_tir") and not e.node.op.has("compute")
+        shared = bool(uses.of(e)) or graph.outputs.count(e) > 1 or is_view(e.node) or alone
         if wanted is None or not shared or e.node.is_variable or e.node.is_constant:
             outputs.append(e)
         else:
