@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,7 @@ from .environment import environment
 from .errors import BenchError
 from .models.sources import SOURCES, model_names, resolve
 from .pinning import choose_cores
+from .profile import print_profile, profile_model
 from .report import WIDTH_WITHOUT_TERMINAL, print_result
 from .results import BenchResult
 from .zoo import ZOO
@@ -43,9 +45,24 @@ def main(args: argparse.Namespace) -> int:
         raise CliError(str(error)) from None
     if args.json:
         check_writable(Path(args.json))
+    if args.profile:
+        return profile(config, args.json, console)
     result = run_bench(config, lambda partial: write_json(partial, args.json))
     print_result(result, console)
     return 0 if result.good else 1
+
+
+def profile(config: BenchConfig, path: str | None, console: Console) -> int:
+    """The kernels of each model; with a path, as JSON too."""
+    found = {}
+    for model in config.models:
+        rows, roof = profile_model(model, threads=config.threads, cores=config.cores, batch=config.batch,
+                                   dtype=config.dtype)  # fmt: skip
+        print_profile(model, rows, roof, console)
+        found[model] = {"roof": dataclasses.asdict(roof), "kernels": [r.to_json() for r in rows]}
+        if path:
+            Path(path).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return 0
 
 
 def make_console() -> Console:

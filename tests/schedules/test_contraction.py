@@ -294,3 +294,15 @@ class TestNotAContraction:
         inputs, y = dense(4, 5, 17, None, epilogue=False)
         o = compute((4, 16), lambda i, j: y[i, j] + y[i, j + 1], "o")
         assert match(inputs, [o], {}) is None
+
+
+def test_a_large_weight_is_read_once_though_the_rows_overflow_the_cache() -> None:
+    """x of 96 KiB (the cache has 64), w of 1 MiB: a second block of rows would read all of w again."""
+    (inputs, y) = dense(24, 1024, 256, block=16, epilogue=False)
+    func = contraction(inputs, [y], TINY, "f", {})
+    assert func is not None
+    parallel = [s for s in stmts(func.body) if isinstance(s, For) and s.kind == "parallel"]
+    assert [s.extent.value for s in parallel] == [16]  # the blocks of columns, not blocks of rows too
+    x, w = whole(24, 1024), whole(16, 1024, 16)
+    expected = x @ w.transpose(1, 0, 2).reshape(1024, 256)
+    np.testing.assert_array_equal(execute(inputs, [y], [x, w], TINY)[0], expected)

@@ -81,6 +81,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--timeout", type=positive_float, default=600.0, help="seconds until a worker counts as hung (600)"
     )
     parser.add_argument("--keep-caches", action="store_true", help="let engines use their disk caches (warm compile)")
+    parser.add_argument(
+        "--profile", action="store_true", help="instead: nnvm's kernels one by one, against what the machine reaches"
+    )
     parser.add_argument("--json", metavar="FILE", help="write everything that was measured to FILE")
     parser.add_argument("--list", action="store_true", help="list the models and engines, and what is installed")
 

@@ -48,6 +48,8 @@ UNKNOWN_ROWS = 48
 PART_STEPS = 256
 #: Steps that may be summed up one after the other; longer sums are cut, as their rounding errors would grow.
 EXACT_STEPS = 384
+#: Cost of a byte from memory, as a number of bytes from the third cache.
+FAR = 1.5
 #: Column tiles that share a prologue or a block of partial sums.
 CHUNK_TILES = 4
 
@@ -257,7 +259,7 @@ class _Plan:
         one = self._step_rows(tile)
         if not isinstance(rows, int) or per_row is None or one is None:
             return _Blocks(max(1, UNKNOWN_ROWS // tile.rows), None, False)
-        if per_row * rows <= self.target.l2_bytes * 8 // 10:
+        if per_row * rows <= self.target.l2_bytes * 8 // 10 or self._rather_whole(tile, rows, per_row):
             fit = rows
         else:
             fit = max(1, self.target.l2_bytes * 6 // 10 // max(1, per_row))
@@ -273,6 +275,16 @@ class _Plan:
             if min(fit, rows) >= 4 * tile.rows or (isinstance(steps, int) and steps > EXACT_STEPS):
                 return _Blocks(self._even(fit, rows, one), part, long)
         return _Blocks(self._even(fit, rows, one), None, False)
+
+    def _rather_whole(self, tile: _Tile, rows: int, per_row: int) -> bool:
+        """Whether reading `x` from beyond the second cache for each column tile is less than reading a large `w`,
+        which comes from memory, once more for each further block of rows."""
+        columns, weight = numel(tuple(a.extent for a in self._axes("column"))), numel(self.c.w.tensor.shape)
+        if not isinstance(columns, int) or not isinstance(weight, int):
+            return False
+        blocks = -(-per_row * rows // (self.target.l2_bytes * 6 // 10))
+        again = (blocks - 1) * weight * self.c.w.tensor.dtype.bytes
+        return per_row * rows * (columns // (tile.vectors * self.lanes)) <= again * FAR
 
     def _even(self, fit: int, rows: int, one: int) -> int | None:
         """Steps of the blocked axis, of `one` row each, in blocks of about equal size with at most `fit` rows."""
