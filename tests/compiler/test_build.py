@@ -201,3 +201,15 @@ def test_an_output_with_strides_of_a_loop_nest_of_its_own():
     (got,) = run.run([data(3, 4)])
     assert got.strides == (4, 12)
     np.testing.assert_allclose(got, np.cumsum(data(3, 4), 1), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 7, 2), (1, 1, 7, 2), (1, 2, 9, 2)])
+def test_scratch_memory_that_is_used_twice(shape):
+    """The rows that are left over after whole tiles are padded where the others were: not the old values are read."""
+    x, w = variable("x", TensorType(shape)), variable("w", TensorType((16, shape[1], 1, 3)))
+    y = op("conv2d", x, w, strides=(2, 2), padding=((0, 0), (1, 1)))
+    _, run = executor_of(Graph((y,), (x.node, w.node)))
+    a, b = data(*shape), data(16, shape[1], 1, 3, seed=1)
+    padded = np.pad(a, ((0, 0), (0, 0), (0, 0), (1, 1)))[:, :, ::2, :3]
+    np.testing.assert_allclose(run.run([a, b])[0][..., 0], np.einsum("ncyk,ock->noy", padded, b[:, :, 0]), rtol=1e-5,
+                               atol=1e-6)  # fmt: skip

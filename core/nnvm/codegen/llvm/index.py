@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from dataclasses import dataclass, field
 from typing import cast as as_type
 
 from nnvm.codegen.llvm import linear
@@ -53,12 +54,14 @@ class Slot:
         readonly: nothing here writes to it.
         local: it is meant to end up in registers.
         version: counts the stores so far.
+        number: tells slots apart whose memory is the same one after the other (scratch buffers).
     """
 
     pointer: str
     readonly: bool
     local: bool = False
     version: int = 0
+    number: int = field(default_factory=itertools.count().__next__)
 
 
 def splat(b: Builder, value: str, scalar: str, lanes: int) -> str:

@@ -90,7 +90,7 @@ class MemoryEmitter(IndexEmitter):
             return b.pure(text, operands)
         if slot.local:
             return b.here(text)
-        key = (text, slot.version, b.epoch)
+        key = (text, slot.number, slot.version, b.epoch)
         known = b.cse.get(key)
         if known is None:
             known = b.here(text)
