@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 from . import config
 
@@ -83,7 +84,33 @@ def _host() -> Target:
 
     found = llvm.get_host_cpu_features()
     features = tuple(sorted(name for name, on in found.items() if on))
-    return Target("llvm", llvm.get_host_cpu_name(), features, llvm.get_process_triple())
+    return Target("llvm", llvm.get_host_cpu_name(), features, llvm.get_process_triple(), *_host_caches())
+
+
+def _host_caches(folder: Path = Path("/sys/devices/system/cpu/cpu0")) -> tuple[int, int]:
+    """Bytes of the first and second data cache of one core, as Linux tells them; usual sizes where it does not."""
+    found = [Target.l1_bytes, Target.l2_bytes]
+    threads = _count(folder / "topology" / "thread_siblings_list") or 1
+    for cache in sorted(folder.glob("cache/index*")):
+        try:
+            level, kind = int((cache / "level").read_text()), (cache / "type").read_text().strip()
+            text = (cache / "size").read_text().strip()
+            size = int(text.rstrip("KMG")) << {"K": 10, "M": 20, "G": 30}.get(text[-1:], 0)
+        except (OSError, ValueError):
+            continue
+        cores = max(1, (_count(cache / "shared_cpu_list") or 1) // threads)
+        if kind != "Instruction" and level in (1, 2) and size >> 13 > 0:
+            found[level - 1] = size // cores
+    return found[0], max(found)
+
+
+def _count(path: Path) -> int | None:
+    """How many processors a list such as ``0-3,8`` names."""
+    try:
+        ranges = [part.partition("-") for part in path.read_text().strip().split(",")]
+        return sum(int(high or low) - int(low) + 1 for low, _, high in ranges)
+    except (OSError, ValueError):
+        return None
 
 
 @lru_cache
