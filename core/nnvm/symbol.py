@@ -19,9 +19,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 import nnvm.ops  # noqa: F401  registers the operators
+from nnvm.arithmetic import Arithmetic
 from nnvm.attribute import note, notes_of
 from nnvm.dim import Shape
 from nnvm.dtype import F32, DType
@@ -29,18 +28,20 @@ from nnvm.dtype import dtype as as_dtype
 from nnvm.graph import op as registry
 from nnvm.graph.graph import Graph, topological
 from nnvm.graph.json import load_json as load_graph
-from nnvm.graph.node import Node, NodeEntry, constant, variable
+from nnvm.graph.node import Node, NodeEntry, variable
 from nnvm.graph.node import apply as apply_node
+from nnvm.graph.number import exact_constant
 from nnvm.graph.op import Op
 from nnvm.graph.passes.infer_type import infer_type
 from nnvm.graph.type_solver import ELEMWISE, SCALAR, Hint, PartialShape, TypeSolution, partial, solve_types
 from nnvm.graph.types import TensorType
+from nnvm.graph.unique_names import new_names, with_unique_names
 from nnvm.name import NameManager
 
 __all__ = ["Group", "Symbol", "Variable", "load_json", "var"]
 
 
-class Symbol:
+class Symbol(Arithmetic):
     """One or several values of a network under construction; immutable.
 
     Attributes:
@@ -135,11 +136,15 @@ class Symbol:
         return {f"{n.name}${k}": v for n in topological(self.entries) for k, v in n.attrs.items()}
 
     def graph(self) -> Graph:
-        """The graph; types may be missing until `nnvm.graph` passes infer them."""
+        """The graph; types may be missing until `nnvm.graph` passes infer them.
+
+        Nodes that are called as another one get a number after their name (graph/unique_names.py).
+        """
         order = topological(self.entries)
-        names = [(n.name, self.hints[n]) for n in order if n in self.hints]
-        attrs = {"type_hints": tuple(names)} if names else {}
-        return Graph(self.entries, tuple(n for n in order if n.is_variable), attrs)
+        graph = Graph(self.entries, tuple(n for n in order if n.is_variable))
+        renamed = new_names(graph)
+        hints = [(renamed.get(n, n.name), self.hints[n]) for n in order if n in self.hints]
+        return with_unique_names(graph.with_attrs(type_hints=tuple(hints)) if hints else graph)
 
     def infer_type(self, **types: TensorType | Hint) -> Graph:
         """The graph with types, from those of variables, or of outputs and other values, by name.
@@ -165,7 +170,11 @@ class Symbol:
         found: dict[str, Shape] = {v.name: solution.known_shape(v[0]) for v in solution.graph.inputs}
         states = self.list_input_names("aux_state")
         arguments = {name: shape for name, shape in found.items() if name not in states}
-        return arguments, [solution.known_shape(e) for e in self.entries], {name: found[name] for name in states}
+        return (
+            arguments,
+            [solution.known_shape(e) for e in solution.graph.outputs],
+            {name: found[name] for name in states},
+        )
 
     def infer_shape_partial(
         self, dtype: DType | str | None = None, **shapes: PartialShape
@@ -175,7 +184,7 @@ class Symbol:
         found = {v.name: solution.shape(v[0]) for v in solution.graph.inputs}
         states = self.list_input_names("aux_state")
         arguments = {name: shape for name, shape in found.items() if name not in states}
-        return arguments, [solution.shape(e) for e in self.entries], {name: found[name] for name in states}
+        return arguments, [solution.shape(e) for e in solution.graph.outputs], {name: found[name] for name in states}
 
     def _solve(self, dtype: DType | str | None, shapes: Mapping[str, PartialShape]) -> TypeSolution:
         return solve_types(self.graph(), {k: partial(_with_unknowns(s), dtype) for k, s in shapes.items()})
@@ -208,40 +217,8 @@ class Symbol:
         mutable = {n.inputs[i].node for n in order for i in n.op.attr("mutable_inputs", ())}
         return [n for n in order if n.is_variable and (option == "all" or (n in mutable) == (option == "aux_state"))]
 
-    def __add__(self, other: Symbol | float) -> Symbol:
-        return _compose("add", self, other)
-
-    def __sub__(self, other: Symbol | float) -> Symbol:
-        return _compose("subtract", self, other)
-
-    def __rsub__(self, other: float) -> Symbol:
-        return _compose("subtract", other, self)
-
-    def __mul__(self, other: Symbol | float) -> Symbol:
-        return _compose("multiply", self, other)
-
-    def __truediv__(self, other: Symbol | float) -> Symbol:
-        return _compose("divide", self, other)
-
-    def __rtruediv__(self, other: float) -> Symbol:
-        return _compose("divide", other, self)
-
-    def __pow__(self, other: Symbol | float) -> Symbol:
-        return _compose("power", self, other)
-
-    def __rpow__(self, other: float) -> Symbol:
-        return _compose("power", other, self)
-
-    def __matmul__(self, other: Symbol) -> Symbol:
-        return _compose("matmul", self, other)
-
-    def __abs__(self) -> Symbol:
-        return _compose("abs", self)
-
-    def __neg__(self) -> Symbol:
-        return _compose("negative", self)
-
-    __radd__, __rmul__ = __add__, __mul__
+    def _apply(self, name: str, *operands: Symbol | float) -> Symbol:
+        return _function(registry.get(name))(*operands)
 
 
 def Variable(
@@ -296,10 +273,6 @@ def _replaced(new: Mapping[Node, Node | NodeEntry], e: NodeEntry) -> NodeEntry:
     return found if isinstance(found, NodeEntry) else found[e.index]
 
 
-def _compose(name: str, *args: Symbol | float, **kwargs: Any) -> Symbol:
-    return _function(registry.get(name))(*args, **kwargs)
-
-
 def _with_unknowns(shape: PartialShape) -> PartialShape:
     """A shape as NNVM writes it, where 0 is a size that is not known."""
     return None if shape is None else tuple(None if d == 0 else d for d in shape)
@@ -322,7 +295,12 @@ def _function(op: Op, same_shape: bool = False) -> Callable[..., Symbol]:
         given = {k: v for k, v in kwargs.items() if isinstance(v, Symbol)}
         inputs = _inputs(made, args, given, name, shapes, use_bias)
         hints = {n: h for s in inputs for n, h in s.hints.items()}
-        node = apply_node(made, [s._entry() for s in inputs], {**attrs, **notes_of(attr)}, name)
+        entries, attrs = [s._entry() for s in inputs], {**attrs, **notes_of(attr)}
+        if any(hints.get(e.node) == SCALAR for e in entries):  # its type is to be found first
+            made.check_inputs(len(entries))
+            node = Node(made, tuple(entries), made.normalise(attrs), name, None)
+        else:
+            node = apply_node(made, entries, attrs, name)
         if same_shape and node.types is None and all(isinstance(a, Symbol) for a in args):
             hints[node] = ELEMWISE
         return Symbol(node.outputs, hints)
@@ -379,10 +357,10 @@ def _missing(name: str, hint: Hint) -> Symbol:
 
 
 def _symbol(value: Symbol | float) -> Symbol:
-    """A symbol; a number becomes a constant of the type of its neighbour."""
+    """A symbol; a number becomes a constant that takes the type of its neighbour."""
     if isinstance(value, Symbol):
         return value
-    entry = constant(np.asarray(value, np.float32), TensorType((), F32))
+    entry = exact_constant(value)
     return Symbol([entry], {entry.node: SCALAR})
 
 

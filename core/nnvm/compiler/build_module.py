@@ -26,6 +26,7 @@ from nnvm.graph.node import Node
 from nnvm.graph.pass_manager import Instrument, PassContext, apply_passes
 from nnvm.graph.passes.infer_type import infer_type
 from nnvm.graph.types import TensorType
+from nnvm.graph.unique_names import with_unique_names
 from nnvm.runtime.graph_runtime import Library, run_prepare
 from nnvm.target import Target
 
@@ -123,7 +124,7 @@ def typed_graph(
 
     With `params`, these are the graph's parameters and all other variables its inputs.
     """
-    graph = graph if isinstance(graph, Graph) else create(graph)
+    graph = with_unique_names(graph if isinstance(graph, Graph) else create(graph))
     shape = shape or {}
     if twice := sorted({v.name for v in graph.inputs if sum(v.name == w.name for w in graph.inputs) > 1}):
         raise ValueError(f"several inputs are called {', '.join(twice)}; inputs need names of their own")

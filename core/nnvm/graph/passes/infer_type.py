@@ -16,11 +16,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-from nnvm.dtype import BF16, DType, f32_to_bf16
+from nnvm.dtype import F32, DType
 from nnvm.graph.graph import Graph, with_inputs
 from nnvm.graph.node import Node, NodeEntry, TypeInferenceError, constant, retyped
+from nnvm.graph.number import number_as
 from nnvm.graph.pass_manager import PassContext, register_pass
 from nnvm.graph.type_solver import SCALAR, Hint, TypeSolution, solve_types
 from nnvm.graph.types import TensorType
@@ -86,12 +85,17 @@ def _forward(graph: Graph, types: Mapping[Node, TensorType], solution: TypeSolut
     for v in graph.inputs:
         new[v] = v.outputs if v.types == (types[v],) else retyped(v, types[v]).node.outputs
     scalars = {name for name, hint in graph.attrs.get("type_hints", ()) if hint == SCALAR}
+    user_of = {e.node: n for n in graph.nodes for e in n.inputs if e.node.is_constant} if scalars else {}
     for node in graph.nodes:
         if node in new:
             continue
         if node.is_constant:
             number = solution is not None and node.name in scalars
-            new[node] = _cast(node, solution.values[node[0]].dtype).outputs if number and solution else node.outputs
+            new[node] = (
+                _cast(node, solution.values[node[0]].dtype, user_of.get(node)).outputs
+                if number and solution
+                else node.outputs
+            )
             continue
         entries = tuple(new[e.node][e.index] for e in node.inputs)
         sized = node if solution is None or not solution.sizes else _with_sizes(node, solution)
@@ -114,10 +118,14 @@ def _with_sizes(node: Node, solution: TypeSolution) -> Node:
     return Node(node.op, node.inputs, attrs, node.name, None, node.source)
 
 
-def _cast(node: Node, dtype: DType | None) -> Node:
+def _cast(node: Node, dtype: DType | None, user: Node | None) -> Node:
     """A number written by the user, in the dtype of what stands beside it."""
-    if dtype is None or node[0].type.dtype == dtype:
+    dtype = dtype or F32  # nothing stands beside it but numbers
+    if node[0].type.dtype == dtype:
         return node
-    value = node.attrs["value"].astype(np.float32)
-    cast = f32_to_bf16(value) if dtype == BF16 else value.astype(dtype.numpy)
-    return constant(cast, TensorType((), dtype, node[0].type.device), node.name).node
+    try:
+        value = number_as(node.attrs["value"], dtype)
+    except ValueError as error:
+        users = f", an input of {user.op.name} {user.name}" if user is not None else ""
+        raise TypeInferenceError(f"%{node.name}{users}: {error}") from None
+    return constant(value, TensorType((), dtype, node[0].type.device), node.name).node
