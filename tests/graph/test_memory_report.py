@@ -48,7 +48,7 @@ def test_the_drawing_keeps_peaks_in_few_columns():
     report = dataclasses.replace(plan.report(), timeline=(10, 0, 0, 80, 0, 0), lower_bound=80)
     wide, narrow = report.draw(height=4).splitlines(), report.draw(width=2, height=4).splitlines()
     assert [line.count("█") for line in wide[:4]] == [1, 1, 1, 1] and wide[0].startswith("       80 B |")
-    assert all("█" in line for line in narrow[:4]) and len(narrow[3]) == len("            |") + 2 - 0
+    assert all("█" in line for line in narrow[:4]) and len(narrow[3]) == len("            |") + 2
     assert dataclasses.replace(report, timeline=(), lower_bound=0).draw() == "nothing lives in the arena"
 
 
@@ -70,7 +70,7 @@ def test_a_plan_that_overlaps_is_found():
     for e in first:
         moved = dataclasses.replace(plan, places={**plan.places, e: dataclasses.replace(plan.places[e], offset=0)})
         if plan.places[e].offset != 0:
-            with pytest.raises(AssertionError, match="is written over|lies outside"):
+            with pytest.raises(AssertionError, match=r"is written over|lies outside"):
                 assert_no_overlap(g, moved)
             broken += 1
     assert broken >= 2
