@@ -29,7 +29,8 @@ from nnvm.runtime.llvm_jit import Kernel, compile_funcs
 from nnvm.target import Target
 from nnvm.tir.stmt import PrimFunc
 
-__all__ = ["BuildOptions", "CompiledGraph", "KernelInfo", "compile_graph"]
+__all__ = ["BuildOptions", "Clock", "CompiledGraph", "GroupCall", "KernelInfo", "compile_fused", "compile_graph",
+           "group_calls", "symbol_sources"]  # fmt: skip
 
 Strides = tuple[Dim, ...] | None
 
@@ -134,19 +135,19 @@ def _compile(graph: Graph, options: BuildOptions) -> CompiledGraph:
                           enabled=options.enabled_passes, target=target, options=options.options,
                           instruments=(*default_instruments(), *options.instruments),
                           verify=options.verify)  # fmt: skip
-    clock = _Clock()
+    clock = Clock()
     with clock("passes"):
         graph = apply_passes(graph, pipeline(options.enabled_passes), context)
     prepare_graph: Graph | None = graph.attrs.get("prepare")
     host = target if target.kind == "llvm" else Target.host()  # other targets have a device of their own
-    compiled = _compile_optimised(graph, host, clock)
+    compiled = compile_fused(graph, host, clock)
     if prepare_graph is None or not prepare_graph.outputs:
         return compiled
-    prepare = _compile_optimised(prepare_graph, host, clock)
+    prepare = compile_fused(prepare_graph, host, clock)
     return CompiledGraph(compiled.plan, prepare, compiled.kernels, clock.seconds)
 
 
-class _Clock:
+class Clock:
     """Seconds by phase."""
 
     def __init__(self) -> None:
@@ -162,7 +163,7 @@ class _Clock:
 
 
 @dataclass(frozen=True)
-class _Call:
+class GroupCall:
     """A group node with the strides of the graph inputs and outputs that it touches directly."""
 
     node: Node
@@ -174,9 +175,9 @@ class _Call:
         return structural_key(self.node.attrs["graph"]), self.input_strides, self.output_strides
 
 
-def _compile_optimised(graph: Graph, target: Target, clock: _Clock) -> CompiledGraph:
+def compile_fused(graph: Graph, target: Target, clock: Clock) -> CompiledGraph:
     """Kernels and plan of a fused and memory-planned graph."""
-    calls = _calls(graph)
+    calls = group_calls(graph)
     funcs: dict[tuple[object, ...], PrimFunc] = {}
     keys = []
     with clock("lower"):
@@ -196,7 +197,7 @@ def _compile_optimised(graph: Graph, target: Target, clock: _Clock) -> CompiledG
     return CompiledGraph(plan, None, infos, clock.seconds)
 
 
-def _calls(graph: Graph) -> list[_Call]:
+def group_calls(graph: Graph) -> list[GroupCall]:
     """The groups of the graph in order."""
     in_strides = graph.attrs.get("input_strides") or (None,) * len(graph.inputs)
     out_strides = graph.attrs.get("output_strides") or (None,) * len(graph.outputs)
@@ -207,7 +208,7 @@ def _calls(graph: Graph) -> list[_Call]:
     of_input.update(memory.strides)
     of_output.update(memory.strides)
     return [
-        _Call(n, tuple(of_input.get(e) for e in n.inputs), tuple(of_output.get(e) for e in n.outputs))
+        GroupCall(n, tuple(of_input.get(e) for e in n.inputs), tuple(of_output.get(e) for e in n.outputs))
         for n in graph.nodes
         if n.op.name == "group" and device_of(n) == CPU
     ]
@@ -233,7 +234,7 @@ def _plan(graph: Graph, kernels: Mapping[Node, Kernel]) -> Plan:
         steps.append(KernelStep(node, kernel, (*node.inputs, *node.outputs), sizes))
     named = {name for s in steps if isinstance(s, KernelStep) for name in s.symbols}
     constants = tuple(n[0] for n in graph.nodes if n.is_constant)
-    return Plan(graph, memory, tuple(steps), constants, _symbol_sources(graph, named))
+    return Plan(graph, memory, tuple(steps), constants, symbol_sources(graph, named))
 
 
 def _alone(node: Node) -> Graph:
@@ -245,7 +246,7 @@ def _alone(node: Node) -> Graph:
     return Graph(apply(node.op, inputs, node.attrs, node.name).outputs, tuple(v.node for v in inputs))
 
 
-def _symbol_sources(graph: Graph, used: set[str]) -> dict[str, tuple[int, int]]:
+def symbol_sources(graph: Graph, used: set[str]) -> dict[str, tuple[int, int]]:
     """Which axis of which input tells each size, those in `used` included; the caller gives what no axis tells."""
     sources: dict[str, tuple[int, int]] = {}
     for position, var in enumerate(graph.inputs):

@@ -32,8 +32,8 @@ from nnvm.tir.passes.expand_math import expand_math
 from nnvm.tir.printer import structural_key
 from nnvm.tir.stmt import PrimFunc
 
-__all__ = ["Kernel", "KernelError", "KernelIndexError", "KernelZeroDivisionError", "assembly", "compile_funcs",
-           "failure", "load_ir"]  # fmt: skip
+__all__ = ["Kernel", "KernelError", "KernelIndexError", "KernelObject", "KernelZeroDivisionError", "LoadedCode",
+           "assembly", "compile_funcs", "compile_objects", "failure", "load_ir"]  # fmt: skip
 
 _lock = threading.Lock()
 _deep_lock = threading.Lock()
@@ -63,7 +63,7 @@ def failure(message: str) -> KernelError:
 # -- loading
 
 
-class _Code:
+class LoadedCode:
     """Objects loaded into the process, for as long as this lives."""
 
     def __init__(self, objects: Sequence[bytes], exports: Sequence[str], imports: Mapping[str, int]) -> None:
@@ -92,7 +92,7 @@ def _jit() -> Any:
     return _jit_instance[0]
 
 
-def load_ir(ir: str, exports: Sequence[str], imports: Mapping[str, int] | None = None) -> _Code:
+def load_ir(ir: str, exports: Sequence[str], imports: Mapping[str, int] | None = None) -> LoadedCode:
     """Compile a module's text for this machine and load it; index the result by exported name for addresses."""
     target = Target.host()
     key = object_cache.key_of(ir, target)
@@ -100,7 +100,7 @@ def load_ir(ir: str, exports: Sequence[str], imports: Mapping[str, int] | None =
     if obj is None:
         obj = object_code(ir, target)
         object_cache.put(key, obj)
-    return _Code([obj], exports, imports or {})
+    return LoadedCode([obj], exports, imports or {})
 
 
 # -- kernels
@@ -188,12 +188,21 @@ def compile_funcs(funcs: Sequence[PrimFunc], target: Target | None = None) -> li
         raise ValueError(f"this machine cannot run code for {target}: it lacks {lacks}")
     keys = [_deep(structural_key, func) for func in funcs]
     first = dict(zip(reversed(keys), reversed(funcs)))
-    objects: dict[str, _Object | Future[_Object]] = {}
+    objects: dict[str, KernelObject | Future[KernelObject]] = {}
     with _Workers(min(config.compile_threads(), len(first))) as workers:
         for key in dict.fromkeys(keys):
             objects[key] = _object(first[key], key, target, workers)
-        kernels = {k: _loaded(first[k], o if isinstance(o, _Object) else o.result()) for k, o in objects.items()}
+        kernels = {k: _loaded(first[k], o if isinstance(o, KernelObject) else o.result()) for k, o in objects.items()}
     return [_renamed(kernels[key], func) for key, func in zip(keys, funcs)]
+
+
+def compile_objects(funcs: Sequence[PrimFunc], target: Target) -> list[KernelObject]:
+    """Object code of PrimFuncs, each under its own name, for any target: nothing is loaded into this process."""
+    made: list[KernelObject | Future[KernelObject]] = []
+    with _Workers(min(config.compile_threads(), len(funcs))) as workers:
+        for func in funcs:
+            made.append(_object(func, f"{func.name} {_deep(structural_key, func)}", target, workers))
+        return [o if isinstance(o, KernelObject) else o.result() for o in made]
 
 
 class _Workers:
@@ -260,7 +269,7 @@ def _deep(function: Callable[..., _T], *arguments: Any) -> _T:
 
 
 @dataclass(frozen=True)
-class _Object:
+class KernelObject:
     """Object code of a kernel, and what its IR said about it."""
 
     name: str
@@ -274,34 +283,34 @@ class _Object:
         return json.dumps(facts).encode() + b"\n" + self.code
 
     @staticmethod
-    def read(stored: bytes) -> _Object:
+    def read(stored: bytes) -> KernelObject:
         head, _, code = stored.partition(b"\n")
         facts = json.loads(head)
-        return _Object(facts["name"], tuple(facts["messages"]), facts["parallel"], code)
+        return KernelObject(facts["name"], tuple(facts["messages"]), facts["parallel"], code)
 
 
-def _object(func: PrimFunc, key: str, target: Target, workers: _Workers) -> _Object | Future[_Object]:
+def _object(func: PrimFunc, key: str, target: Target, workers: _Workers) -> KernelObject | Future[KernelObject]:
     """The object code, from the cache or made by one of `workers`."""
     entry = object_cache.key_of(f"kernel {key}", target)
     debug = config.debug_level() >= 4
     stored = None if debug else object_cache.get(entry)
     if stored is not None:
-        return _Object.read(stored)
+        return KernelObject.read(stored)
     built = _deep(lambda: emit(_lowered(func, target), target))
     if debug:
         print(f"; ---- {func.name} for {target}\n{built.ir}\n{ir_assembly(built.ir, target)}", file=sys.stderr)
 
-    def compile_ir() -> _Object:
-        made = _Object(built.name, tuple(built.messages), built.parallel, object_code(built.ir, target))
+    def compile_ir() -> KernelObject:
+        made = KernelObject(built.name, tuple(built.messages), built.parallel, object_code(built.ir, target))
         object_cache.put(entry, made.stored())
         return made
 
     return workers.run(compile_ir)
 
 
-def _loaded(func: PrimFunc, made: _Object) -> Kernel:
+def _loaded(func: PrimFunc, made: KernelObject) -> Kernel:
     imports = {"nnvm_parallel": openmp.pool.address} if made.parallel else {}
-    code = _Code([made.code], [made.name], imports)
+    code = LoadedCode([made.code], [made.name], imports)
     return Kernel(func.name, code[made.name], made.messages, func.params, func.outputs, func.symbols,
                   func.workspace(), made.parallel, code)  # fmt: skip
 
