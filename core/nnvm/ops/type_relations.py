@@ -125,7 +125,7 @@ attach("exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan as
        "square relu floor ceil trunc round bitwise_not identity clip gelu elu leaky_relu softplus dropout",
        _unary)  # fmt: skip
 attach("isnan isinf isfinite signbit logical_not", _predicate)
-attach("cast", _cast)
+attach("cast bitcast", _cast)
 attach("softmax log_softmax l2_normalize lrn flip roll tril triu", _unary)
 attach("cumsum cumprod argsort", _same_shape)
 attach(
