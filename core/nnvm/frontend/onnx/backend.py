@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from nnvm.dtype import BF16
+from nnvm.frontend.onnx.formats import Format, format_named, format_of, packed, stored
 from nnvm.frontend.onnx.importer import Imported, UnsupportedModel, UnsupportedNode, from_onnx
 from nnvm.frontend.onnx.session import Session
 from nnvm.graph import TensorType
@@ -30,6 +31,7 @@ class Prepared:
         initialised = {t.name for t in model.graph.initializer}
         self.names = [i.name for i in model.graph.input if i.name not in initialised]
         self.fixed: frozenset[str] = frozenset()
+        self.formats = [format_of(o.type.tensor_type.elem_type) for o in model.graph.output]
         self._sessions: dict[tuple[object, ...], tuple[Session, list[TensorType]]] = {}
         try:
             self._session({})
@@ -52,7 +54,7 @@ class Prepared:
                     raise
                 self.fixed |= e.needs
         results = session.run([arrays[v.name] for v in session.inputs])
-        return tuple(_values(r, t) for r, t in zip(results, types))
+        return tuple(_values(r, t, f) for r, t, f in zip(results, types, self.formats))
 
     def _session(self, values: Mapping[str, Array]) -> tuple[Session, list[TensorType]]:
         key = tuple((n, a.shape, a.tobytes()) for n, a in sorted(values.items()))
@@ -71,11 +73,16 @@ def _compile(imported: Imported) -> Session:
 
 def _bits(array: Any) -> Array:
     array = np.asarray(array)
+    f = format_named(array.dtype.name)
+    if f is not None:
+        return stored(array, f)
     bits: Array = array.view(np.uint16) if array.dtype.name == "bfloat16" else array
     return bits
 
 
-def _values(array: Array, t: TensorType) -> Array:
+def _values(array: Array, t: TensorType, f: Format | None) -> Array:
+    if f is not None:
+        return packed(array, f)
     if t.dtype != BF16:
         return array
     import ml_dtypes

@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import nnvm.ops  # noqa: F401  registers the operators
 from nnvm.dim import Dim, symbol
+from nnvm.dtype import DType
 from nnvm.frontend.onnx import convert  # noqa: F401  registers the converters
+from nnvm.frontend.onnx.formats import Narrow, format_of
 from nnvm.frontend.onnx.functions import inline_definitions
-from nnvm.frontend.onnx.protos import array_of, element_type
+from nnvm.frontend.onnx.narrow import LOOKS, MOVES, looking, moving
+from nnvm.frontend.onnx.protos import array_of, element_type, format_array_of
 from nnvm.frontend.onnx.sizes import fold_sizes
+from nnvm.frontend.onnx.subgraphs import CONTROL
 from nnvm.frontend.onnx.table import Context, NeedsValue, Unsupported, Value, find, materialise, of_array
 from nnvm.graph import Graph, Node, NodeEntry, TensorType, TypeInferenceError, apply, variable
 
@@ -121,6 +126,10 @@ def _raised(model: Any, version: int) -> Any:
         raise UnsupportedModel(nodes) from None
 
 
+class BrokenBody(Exception):
+    """A subgraph has a node that cannot be imported."""
+
+
 class _Importer:
     def __init__(self, model: Any, shapes: Mapping[str, Sequence[int | str]], values: Mapping[str, Array]) -> None:
         self.model, self.shapes, self.values = model, shapes, values
@@ -129,6 +138,7 @@ class _Importer:
         self.failed: list[UnsupportedNode] = []
         self.broken: set[str] = set()  # values that could not be computed
         self.params: dict[str, Array] = {}
+        self.variables: dict[str, NodeEntry] = {}
         self.inputs: list[Node] = []
 
     def run(self) -> Imported:
@@ -158,18 +168,32 @@ class _Importer:
 
     def _initializer(self, tensor: Any) -> None:
         try:
+            if (narrow := format_array_of(tensor)) is not None:
+                array, f = narrow
+                self.env[tensor.name] = Narrow(self._weight(tensor.name, array, f.store), f)
+                return
             array, dtype = array_of(tensor)
         except Unsupported as e:
             self._refuse("initializer", tensor.name, str(e))
             self.broken.add(tensor.name)
             return
+        self.env[tensor.name] = self._weight(tensor.name, array, dtype)
+
+    def _weight(self, called: str, array: Array, dtype: DType) -> NodeEntry:
+        """A constant, or a variable of kind ``param``."""
         if not dtype.is_float and array.size <= SMALL:
-            self.env[tensor.name] = of_array(array, dtype)
-        else:
-            self.params[tensor.name] = array
-            self.env[tensor.name] = variable(tensor.name, TensorType(array.shape, dtype), "param")
+            return of_array(array, dtype)
+        name, count, t = called, 0, TensorType(array.shape, dtype)
+        bits = array.tobytes()
+        while name in self.params and (self.variables[name].type != t or self.params[name].tobytes() != bits):
+            name, count = f"{called}.{count + 1}", count + 1  # the other branch of an If may have a weight of this name
+        if name not in self.params:
+            self.params[name] = array
+            self.variables[name] = variable(name, t, "param")
+        return self.variables[name]
 
     def _input(self, info: Any) -> None:
+        f = format_of(info.type.tensor_type.elem_type) if info.type.HasField("tensor_type") else None
         try:
             entry = variable(info.name, self._type(info))
         except Unsupported as e:
@@ -177,15 +201,16 @@ class _Importer:
             self.broken.add(info.name)
             return
         self.inputs.append(entry.node)
-        self.env[info.name] = entry
         if info.name in self.values:
-            self.env[info.name] = of_array(self.values[info.name], entry.type.dtype)
+            entry = of_array(self.values[info.name], entry.type.dtype)
+        self.env[info.name] = entry if f is None else Narrow(entry, f)
 
     def _type(self, info: Any) -> TensorType:
         if not info.type.HasField("tensor_type"):
             raise Unsupported(f"a {info.type.WhichOneof('value') or 'value without type'}")
         tensor = info.type.tensor_type
-        dtype = element_type(tensor.elem_type)
+        f = format_of(tensor.elem_type)
+        dtype = element_type(tensor.elem_type) if f is None else f.store
         if info.name in self.values:
             return TensorType(self.values[info.name].shape, dtype)
         if info.name in self.shapes:
@@ -201,9 +226,8 @@ class _Importer:
         opset = self.opsets.get(domain, 0)
         converter = find(domain, node.op_type, opset)
         outputs = [o for o in node.output if o]
-        if node.op_type == "If" and not domain and node.input[0] not in self.broken:
-            self._if(node, name)
-            return
+        if node.op_type in CONTROL and not domain:
+            converter = partial(self._control, node)
         if converter is None or not (domain or opset >= 7):
             self._refuse(node.op_type, name, "no converter" if opset >= 7 or domain else "opset before 7", domain)
             self.broken.update(outputs)
@@ -214,14 +238,18 @@ class _Importer:
         try:
             if unknown := [i for i in node.input if i not in self.env]:
                 raise Unsupported(f"nothing gives its input {unknown[0]}")
-            attrs = {a.name: _attribute(a) for a in node.attribute}
+            attrs = {a.name: _attribute(a) for a in node.attribute if not a.HasField("g")}
             inputs = [self.env[i] for i in node.input]
             context = Context(node.op_type, inputs, attrs, opset, [bool(o) for o in node.output], self.params)
             folded = fold_sizes(context)
+            if any(isinstance(v, Narrow) for v in inputs) and node.op_type in MOVES | LOOKS:
+                converter = partial(moving if node.op_type in MOVES else looking, converter)
             result = converter(context) if folded is None else folded
             results: list[Value | None] = list(result) if isinstance(result, Sequence) else [result]
             if missing := [o for o, r in zip(node.output, [*results, *[None] * len(node.output)]) if o and r is None]:
                 raise Unsupported(f"its output {missing[0]}")
+        except BrokenBody:
+            self.broken.update(outputs)  # what broke in there is listed already
         except NeedsValue as e:
             self._refuse(node.op_type, name, str(e), domain, e.inputs)
             self.broken.update(outputs)
@@ -231,26 +259,25 @@ class _Importer:
         else:
             self.env.update((o, r) for o, r in zip(node.output, results) if o)
 
-    def _if(self, node: Any, name: str) -> None:
-        """The branch that is taken, in place: the condition must be known. Names are unique over all subgraphs."""
-        try:
-            context = Context("If", [self.env[node.input[0]]], {}, self.opsets[""], [], self.params)
-            taken = bool(context.value(0, "the condition").ravel()[0])
-        except Unsupported as e:
-            needs = e.inputs if isinstance(e, NeedsValue) else frozenset()
-            self._refuse("If", name, str(e), needs=needs)
-            self.broken.update(node.output)
-            return
-        branch = next(a.g for a in node.attribute if a.name == ("then_branch" if taken else "else_branch"))
-        for tensor in branch.initializer:
+    def _control(self, node: Any, c: Context) -> list[Value]:
+        graphs = {a.name: a.g for a in node.attribute if a.HasField("g")}
+        return CONTROL[node.op_type](self, c, graphs)
+
+    def body(self, graph: Any, bound: Mapping[str, Value | None]) -> list[Value]:
+        """Imports a subgraph in place; see `Scope`. Names are unique over all subgraphs that can see each other."""
+        self.env.update(bound)
+        self.broken.difference_update(bound)
+        for tensor in graph.initializer:
             self._initializer(tensor)
-        for position, inner in enumerate(branch.node):
+        for position, inner in enumerate(graph.node):
+            self.broken.difference_update(inner.output)
             self._node(inner, position)
-        for outer, info in zip(node.output, branch.output):
-            if info.name in self.env:
-                self.env[outer] = self.env[info.name]
-            else:
-                self.broken.add(outer)
+        if lost := [o.name for o in graph.output if o.name in self.broken or o.name not in self.env]:
+            raise BrokenBody(f"nothing gives {lost[0]} of its subgraph")
+        values = [self.env[o.name] for o in graph.output]
+        if any(v is None for v in values):
+            raise Unsupported("an absent value as output of a subgraph")
+        return [v for v in values if v is not None]
 
     def _output(self, info: Any) -> NodeEntry | None:
         if info.name in self.broken:
@@ -261,15 +288,22 @@ class _Importer:
             return None
         declared = info.type.tensor_type.elem_type if info.type.HasField("tensor_type") else 0
         try:
+            if isinstance(value, Narrow):
+                if declared and format_of(declared) != value.format:
+                    raise Unsupported(f"it is of {value.format.name}, the model says otherwise")
+                return _own(value.entry)
             entry = materialise(value)
             if declared and element_type(declared) != entry.type.dtype:
                 raise Unsupported(f"it is {entry.type}, the model says {element_type(declared)}")
         except Unsupported as e:
             self._refuse("output", info.name, str(e))
             return None
-        if entry.node.is_variable or entry.node.is_constant:
-            return apply("identity", [entry])[0]
-        return entry
+        return _own(entry)
+
+
+def _own(entry: NodeEntry) -> NodeEntry:
+    """An entry that is computed: inputs and constants are copied."""
+    return apply("identity", [entry])[0] if entry.node.is_variable or entry.node.is_constant else entry
 
 
 def _dim(d: Any, fallback: str) -> Dim:
@@ -280,7 +314,7 @@ def _dim(d: Any, fallback: str) -> Dim:
 
 
 def _attribute(a: Any) -> Any:
-    """An attribute's value: numbers, str, tuples of these, or (array, DType) of a tensor."""
+    """An attribute's value: numbers, str, tuples of these, (array, DType) of a tensor, or a Narrow constant."""
     import onnx
 
     kinds = onnx.AttributeProto
@@ -289,6 +323,8 @@ def _attribute(a: Any) -> Any:
     if a.type == kinds.STRING:
         return a.s.decode()
     if a.type == kinds.TENSOR:
+        if (narrow := format_array_of(a.t)) is not None:
+            return Narrow(of_array(narrow[0], narrow[1].store), narrow[1])
         return array_of(a.t)
     if a.type in (kinds.FLOATS, kinds.INTS):
         return tuple(a.floats if a.type == kinds.FLOATS else a.ints)

@@ -8,9 +8,10 @@ import numpy as np
 
 from nnvm.dtype import BF16, DType
 from nnvm.dtype import dtype as as_dtype
+from nnvm.frontend.onnx.formats import Format, format_of, stored
 from nnvm.frontend.onnx.table import Unsupported
 
-__all__ = ["array_of", "element_type"]
+__all__ = ["array_of", "element_type", "format_array_of"]
 
 Array = np.ndarray[Any, Any]
 
@@ -25,6 +26,14 @@ def element_type(code: int) -> DType:
         return as_dtype(name)
     except ValueError:
         raise Unsupported(f"element type {name}") from None
+
+
+def format_array_of(tensor: Any) -> tuple[Array, Format] | None:
+    """The elements of a TensorProto of a narrow type, as they are carried; None of any other type."""
+    from onnx import numpy_helper
+
+    f = format_of(tensor.data_type)
+    return None if f is None else (stored(np.asarray(numpy_helper.to_array(tensor)), f), f)
 
 
 def array_of(tensor: Any) -> tuple[Array, DType]:

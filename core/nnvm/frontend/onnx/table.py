@@ -10,6 +10,7 @@ import numpy as np
 
 from nnvm.dim import Dim, SymDim, is_static
 from nnvm.dtype import BF16, I64, DType, bf16_to_f32
+from nnvm.frontend.onnx.formats import Narrow
 from nnvm.graph import NodeEntry, TensorType, apply, constant, topological
 from nnvm.graph.evaluate import can_evaluate, evaluate_node
 
@@ -45,7 +46,7 @@ class Dims:
     array: Array
 
 
-Value = NodeEntry | Dims
+Value = NodeEntry | Dims | Narrow
 Results = Value | Sequence[Value | None]
 
 
@@ -170,7 +171,7 @@ def known(value: Value | None) -> Array | None:
     """The elements of an integer constant or of sizes, None of anything else."""
     if isinstance(value, Dims):
         return value.array
-    if value is not None and value.node.is_constant and value.type.dtype.is_int:
+    if isinstance(value, NodeEntry) and value.node.is_constant and value.type.dtype.is_int:
         return np.asarray(value.node.attrs["value"])
     return None
 
@@ -192,6 +193,8 @@ def materialise(value: Value) -> NodeEntry:
     """The value as a tensor of the graph; Unsupported for symbolic sizes, which no kernel gets as numbers."""
     if isinstance(value, Dims):
         raise Unsupported(f"the symbolic sizes {value.array.tolist()} as a tensor")
+    if isinstance(value, Narrow):
+        raise Unsupported(f"elements of type {value.format.name}")
     return value
 
 

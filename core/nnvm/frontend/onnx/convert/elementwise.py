@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnvm.dtype import BOOL, F32, F64, I64, DType
+from nnvm.dtype import BOOL, F32, F64, I8, I64, U8, DType
+from nnvm.frontend.onnx.formats import Format, Narrow, format_of
+from nnvm.frontend.onnx.narrow import decode, encode
 from nnvm.frontend.onnx.protos import element_type
-from nnvm.frontend.onnx.table import Context, Unsupported, converts, emit, of_array, scalar
+from nnvm.frontend.onnx.table import Context, Unsupported, Value, converts, emit, of_array, scalar
 from nnvm.graph import NodeEntry
 
 __all__ = ["cast"]
@@ -96,17 +98,32 @@ def clip(c: Context) -> NodeEntry:
 
 
 @converts("Cast")
-def cast_to(c: Context) -> NodeEntry:
-    return cast(c[0], element_type(c.attrs["to"]))
+def cast_to(c: Context) -> Value:
+    f = format_of(c.attrs["to"])
+    return _converted(c, f if f is not None else element_type(c.attrs["to"]))
 
 
 @converts("CastLike")
-def cast_like(c: Context) -> NodeEntry:
-    return cast(c[0], c[1].type.dtype)
+def cast_like(c: Context) -> Value:
+    like = c.inputs[1]
+    return _converted(c, like.format if isinstance(like, Narrow) else c[1].type.dtype)
+
+
+def _converted(c: Context, to: DType | Format) -> Value:
+    """Input 0 as another type, of which either may be a narrow one."""
+    value = c.inputs[0]
+    if isinstance(value, Narrow) and value.format == to:
+        return value
+    x = decode(value) if isinstance(value, Narrow) else c[0]
+    if isinstance(to, DType):
+        return cast(x, to)
+    return encode(x, to, bool(c.attrs.get("saturate", 1)), c.attrs.get("round_mode", "up"))
 
 
 @converts("Constant")
-def constant(c: Context) -> NodeEntry:
+def constant(c: Context) -> Value:
+    if isinstance(c.attrs.get("value"), Narrow):
+        return c.attrs["value"]
     if "value" in c.attrs:
         return of_array(*c.attrs["value"])
     for name, dtype in (("value_float", F32), ("value_floats", F32), ("value_int", I64), ("value_ints", I64)):
@@ -215,3 +232,11 @@ def gelu_exact(c: Context) -> NodeEntry:
 def swish(c: Context) -> NodeEntry:
     x, alpha = c[0], c.attrs.get("alpha", 1.0)
     return emit("multiply", x, emit("sigmoid", emit("multiply", x, scalar(alpha, x.type.dtype))))
+
+
+@converts("BitCast")
+def bitcast(c: Context) -> NodeEntry:
+    to = element_type(c.attrs["to"])
+    if c[0].type.dtype == BOOL and to in (I8, U8):
+        return cast(c[0], to)  # a bool is a byte of 0 or 1
+    return c[0] if to == c[0].type.dtype else emit("bitcast", c[0], dtype=to)
