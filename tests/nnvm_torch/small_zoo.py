@@ -104,7 +104,7 @@ SMALL: dict[str, tuple[Callable[[], nn.Module], Callable[[], Inputs]]] = {
     "resnet18": (lambda: _resnet(False, 1), _image(24)),
     "resnet34": (lambda: _resnet(False, 2), _image(24)),
     "resnet50": (lambda: _resnet(True, 1), _image(24)),
-    "resnet101": (lambda: _resnet(True, 3), _image(24)),
+    "resnet101": (lambda: _resnet(True, 2), _image(24)),
     "mobilenet_v2": (_mobilenet_v2, _image(20)),
     "mobilenet_v3_large": (lambda: _mobilenet_v3(False), _image(20)),
     "mobilenet_v3_small": (lambda: _mobilenet_v3(True), _image(16)),
