@@ -14,6 +14,7 @@ LAYERS = [
     {"tir"},
     {"ops", "schedules", "codegen", "runtime"},
     {"compiler"},
+    {"artifact"},
     {"tuning", "frontend", "symbol"},
     {"testing"},
     {"cli"},

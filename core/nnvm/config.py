@@ -50,6 +50,8 @@ def cache_dir() -> Path:
     value = os.environ.get("NNVM_CACHE")
     if value and value != "0":
         return Path(value)
-    import platformdirs
-
+    try:
+        import platformdirs
+    except ModuleNotFoundError:  # artifacts run with numpy and llvmlite alone
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nnvm"
     return Path(platformdirs.user_cache_dir("nnvm"))

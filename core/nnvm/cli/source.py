@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ class Model:
         constant: the tensor of a constant.
         memory: of the kind that these tensors are.
         fallbacks: calls that the frontend runs itself, with the reason.
+        params: the weights that came with the model, by name, where these are numpy's.
+        output_names: as the model calls its outputs, where it names them.
     """
 
     name: str
@@ -37,23 +39,29 @@ class Model:
     constant: Callable[[NodeEntry], Any]
     memory: Memory
     fallbacks: tuple[str, ...] = ()
+    params: Mapping[str, Any] = field(default_factory=dict)
+    output_names: tuple[str, ...] | None = None
 
 
-def load(spec: str, *, batch: int = 1, dtype: str = "float32") -> Model:
-    """The model; CliError says in a line what is wrong. `batch`, `dtype`: of models that PyTorch builds."""
+Shapes = Mapping[str, "Sequence[int | str]"]
+
+
+def load(spec: str, *, batch: int = 1, dtype: str = "float32", shapes: Shapes | None = None) -> Model:
+    """The model; CliError says in a line what is wrong. `batch`, `dtype`: of models that PyTorch builds; `shapes`: of
+    an ONNX model's inputs, where they are to differ from the file's (a str is a named size)."""
     path = Path(spec)
     if path.suffix in (".onnx", ".json"):
         if not path.is_file():
             raise CliError(f"no file {spec}", status=1)
-        return _onnx(path) if path.suffix == ".onnx" else _json(path)
+        return _onnx(path, shapes) if path.suffix == ".onnx" else _json(path)
     if path.is_file() and path.suffix != ".py":
         raise CliError(f"{spec}: a model is an .onnx file, NNVM JSON in a .json file, or a name (see --help)")
     return _torch(spec, batch, dtype)
 
 
-def _onnx(path: Path) -> Model:
+def _onnx(path: Path, shapes: Shapes | None) -> Model:
     try:
-        import onnx  # noqa: F401
+        import onnx
     except ModuleNotFoundError:
         raise CliError("ONNX files need the package onnx: pip install onnx", status=1) from None
     from google.protobuf.message import DecodeError
@@ -61,12 +69,13 @@ def _onnx(path: Path) -> Model:
     from nnvm.frontend.onnx import UnsupportedModel, from_onnx
 
     try:
-        imported = from_onnx(str(path))
+        imported = from_onnx(str(path), shapes)
+        names = tuple(o.name for o in onnx.load(str(path), load_external_data=False).graph.output)
     except UnsupportedModel as e:
         raise CliError(f"{path}: {'; '.join(map(str, e.nodes))}", status=1) from e
     except DecodeError as e:
         raise CliError(f"{path} is no ONNX model: {e}", status=1) from e
-    return _numpy(path.stem, imported.graph, imported.params)
+    return replace(_numpy(path.stem, imported.graph, imported.params), output_names=names)
 
 
 def _json(path: Path) -> Model:
@@ -92,7 +101,7 @@ def _numpy(name: str, graph: Graph, params: Mapping[str, Any]) -> Model:
         drawn = random_inputs(graph, symbols=sizes)
         return [params.get(v.name, array) for v, array in zip(graph.inputs, drawn)]
 
-    return Model(name, graph, tensors, lambda e: e.node.attrs["value"], NumpyMemory())
+    return Model(name, graph, tensors, lambda e: e.node.attrs["value"], NumpyMemory(), params=params)
 
 
 def _torch(spec: str, batch: int, dtype: str) -> Model:

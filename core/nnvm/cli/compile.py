@@ -1,0 +1,210 @@
+"""``nnvm compile``: a model to one file that runs without PyTorch, on any processor of a family."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .bench import positive_int
+from .command import CliError, Command
+
+if TYPE_CHECKING:  # what is imported here would make every `nnvm` call wait
+    from nnvm.artifact import ArtifactInfo
+    from nnvm.cli.source import Model
+    from nnvm.graph import Graph
+
+__all__ = ["COMMAND", "one_line_errors"]
+
+DESCRIPTION = """\
+Compile a model into one file: code for several kinds of processors, the plan of its memory, and its weights.
+`nnvm run`, and nnvm.runtime.load in Python, run it with numpy and llvmlite alone.
+
+MODEL is one of
+  FILE.onnx          an ONNX model (needs the package onnx)
+  FILE.json          a graph in NNVM's JSON format; weights from --params
+  zoo:NAME, torchvision:NAME, timm:NAME, hf:NAME, FILE.py:FACTORY or NAME
+                     a model that PyTorch builds, as for `nnvm bench` (see there)
+
+Without --target the file runs on every x86-64 with SSE4.2 (x86-64-v2), with better code for AVX2 (x86-64-v3) and
+AVX-512 (x86-64-v4); the best one is picked when it is loaded. Weights that are packed for a vector width are stored
+once a width: a single --target gives the smallest file.
+
+examples
+  nnvm compile model.onnx -o model.nnvm
+  nnvm compile model.onnx -o model.nnvm --shape x=batch,3,224,224    a named size stands for any
+  nnvm compile model.onnx -o model.nnvm --target aarch64             for another machine
+  nnvm compile net.json --params net.npz -o net.nnvm --target "llvm -mcpu=haswell"
+"""
+
+
+def shape(text: str) -> tuple[str, tuple[int | str, ...]]:
+    name, equals, sizes = text.rpartition("=")
+    parts = [p.strip() for p in sizes.split(",")] if sizes.strip() else []
+    if not equals or not name or not all(p.isdigit() or p.isidentifier() for p in parts):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=SIZE,SIZE,... with numbers or names as sizes")
+    return name, tuple(int(p) if p.isdigit() else p for p in parts)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="what to compile; see above")
+    parser.add_argument("-o", "--output", metavar="FILE", required=True, help="the file to write, as model.nnvm")
+    parser.add_argument(
+        "--target", action="append", default=[], metavar="TARGET",
+        help="what to compile for: x86-64-v2, -v3, -v4, aarch64, host, or 'llvm -mcpu=NAME [-mtriple=TRIPLE]'; may be "
+        "repeated, from the least to the most demanding",
+    )  # fmt: skip
+    parser.add_argument(
+        "--shape", action="append", default=[], type=shape, metavar="NAME=SIZES",
+        help="shape of an input, as x=1,3,224,224; a name among the sizes stands for any number; may be repeated",
+    )  # fmt: skip
+    parser.add_argument("--params", metavar="FILE", help="weights by name: an .npz file, or NNVM's .params")
+    parser.add_argument("--batch", type=positive_int, default=1, help="batch size of a model that PyTorch builds (1)")
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="of a model that PyTorch builds"
+    )
+    parser.add_argument("--opt-level", type=int, choices=range(4), default=3, help="how much to optimise (3)")
+    parser.add_argument("--json", action="store_true", help="say what was written as JSON")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+
+
+@contextmanager
+def one_line_errors(debug: bool) -> Iterator[None]:
+    """Any error as a CliError of one line; with `debug` its traceback is shown as well."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise  # the reader went away, which `main` knows how to end
+    except CliError as error:
+        if debug:
+            traceback.print_exception(error)
+        raise
+    except Exception as error:
+        if debug:
+            raise
+        text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+        what = f"{type(error).__name__}: {' '.join(text.split())}"
+        raise CliError(f"{what[:800]} (--debug shows where)", status=1) from error
+
+
+def run(args: argparse.Namespace) -> int:
+    with one_line_errors(args.debug):
+        start = time.perf_counter()
+        info = _compile(args, lambda level: print(f"compiling for {level}", file=sys.stderr))
+        seconds = time.perf_counter() - start
+        print(json.dumps(_facts(info, seconds), indent=2) if args.json else _text(info, seconds))
+    return 0
+
+
+def _compile(args: argparse.Namespace, progress: Callable[[str], None]) -> ArtifactInfo:
+    from nnvm.artifact import NotCompilable, as_level, compile_artifact
+    from nnvm.cli.source import load
+
+    try:
+        levels = [as_level(text) for text in args.target]
+    except ValueError as error:
+        raise CliError(str(error)) from error
+    shapes = dict(args.shape)
+    onnx = Path(args.model).suffix == ".onnx"
+    model = load(args.model, batch=args.batch, dtype=args.dtype, shapes=shapes)
+    given = _read_params(args.params) if args.params else {}
+    if shapes and onnx:
+        _check_names(shapes, model.graph)
+    graph, params = _with_weights(model, {} if onnx else shapes, given)
+    folder = Path(args.output).parent
+    if not folder.is_dir():
+        raise CliError(f"no folder {folder} to write {args.output} to")
+    try:
+        return compile_artifact(graph, params, args.output, levels, name=model.name, opt_level=args.opt_level,
+                                output_names=model.output_names, progress=progress)  # fmt: skip
+    except NotCompilable as error:
+        more = "; --params FILE.npz gives them" if "no values" in str(error) else ""
+        raise CliError(f"{args.model}: {error}{more}", status=1) from error
+
+
+def _check_names(shapes: Mapping[str, Any], graph: Graph) -> None:
+    names = [v.name for v in graph.inputs if v.attrs["kind"] == "input"]
+    if unknown := [n for n in shapes if n not in names]:
+        raise CliError(f"no input {unknown[0]!r}; the inputs are {', '.join(names)}")
+
+
+def _with_weights(model: Model, shapes: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[Graph, dict[str, Any]]:
+    """The model's graph with its types, and the arrays of its parameters."""
+    from nnvm.compiler.build_module import typed_graph
+    from nnvm.dim import symbol
+
+    graph = model.graph
+    if given or shapes:
+        sizes = {n: tuple(symbol(d) if isinstance(d, str) else d for d in s) for n, s in shapes.items()}
+        known = {**{n: a for n, a in model.params.items() if n not in given}, **given}
+        graph = typed_graph(graph, sizes, params=known or None)
+        return graph, known
+    if model.params or not any(v.attrs["kind"] == "param" for v in graph.inputs):
+        return graph, dict(model.params)
+    if type(model.memory).__name__ == "NumpyMemory":
+        return graph, {}  # NNVM's JSON holds no weights: what is missing is said when it is compiled
+    return graph, _copied(model)
+
+
+def _copied(model: Model) -> dict[str, Any]:
+    """The parameters of a model whose tensors are a frontend's own, as arrays (bfloat16 as its bits)."""
+    import numpy as np
+
+    from nnvm.dim import evaluate
+
+    arrays = {}
+    for v, tensor in zip(model.graph.inputs, model.tensors({})):
+        if v.attrs["kind"] != "param":
+            continue
+        t = v[0].type
+        shape = tuple(evaluate(d, {}) for d in t.shape)
+        plain = model.memory.contiguous(tensor, shape, t.dtype)
+        out = np.empty(shape, t.dtype.numpy)
+        ctypes.memmove(out.ctypes.data, model.memory.pointer(plain), out.nbytes)
+        arrays[v.name] = out
+    return arrays
+
+
+def _read_params(file: str) -> dict[str, Any]:
+    import numpy as np
+
+    from nnvm.runtime.param_dict import load_param_dict
+
+    try:
+        if file.endswith(".params"):
+            return load_param_dict(Path(file).read_bytes())
+        with np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, AttributeError) as error:
+        raise CliError(f"--params {file}: no .npz or .params file with arrays ({error})", status=1) from error
+
+
+def _facts(info: ArtifactInfo, seconds: float) -> dict[str, Any]:
+    return {
+        "file": info.path,
+        "bytes": info.nbytes,
+        "weight_bytes": info.weight_bytes,
+        "levels": {n: {"code_bytes": info.code_bytes[n], "kernels": info.kernels[n]} for n in info.code_bytes},
+        "inputs": {t.name: str(t) for t in info.inputs},
+        "outputs": {t.name: str(t) for t in info.outputs},
+        "seconds": round(seconds, 3),
+    }
+
+
+def _text(info: ArtifactInfo, seconds: float) -> str:
+    lines = [f"wrote {info.path}: {info.nbytes / 1e6:.2f} MB, {info.weight_bytes / 1e6:.2f} of it weights, "
+             f"in {seconds:.1f} s"]  # fmt: skip
+    lines += [f"  input  {t.name}: {t}" for t in info.inputs]
+    lines += [f"  output {t.name}: {t}" for t in info.outputs]
+    lines += [f"  {n}: {info.kernels[n]} kernels, {info.code_bytes[n] / 1e3:.0f} kB of code" for n in info.code_bytes]
+    return "\n".join(lines)
+
+
+COMMAND = Command("compile", "compile a model into one file that runs anywhere", DESCRIPTION, add_arguments, run)

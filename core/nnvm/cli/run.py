@@ -1,0 +1,147 @@
+"""``nnvm run``: a compiled model on arrays from files."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .bench import positive_int
+from .command import CliError, Command
+from .compile import one_line_errors
+
+if TYPE_CHECKING:  # what is imported here would make every `nnvm` call wait
+    from nnvm.runtime.artifact.module import Module
+
+__all__ = ["COMMAND"]
+
+DESCRIPTION = """\
+Run a model that `nnvm compile` wrote, on arrays from .npy or .npz files. It needs numpy and llvmlite alone.
+
+examples
+  nnvm run model.nnvm                                  its inputs and outputs, without running it
+  nnvm run model.nnvm --input x.npy                    the only input, or the one called like the file
+  nnvm run model.nnvm --input ids=a.npy --input mask=b.npy -o out.npz
+  nnvm run model.nnvm --input all.npz -o out.npz       arrays by name
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="FILE.nnvm", help="the compiled model")
+    parser.add_argument(
+        "--input", action="append", default=[], metavar="[NAME=]FILE",
+        help="an array in an .npy file, or arrays by name in an .npz file; may be repeated",
+    )  # fmt: skip
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the outputs by name to an .npz file")
+    parser.add_argument("--level", metavar="NAME", help="the code to use, as x86-64-v2 (default: the best for here)")
+    parser.add_argument("--calls", type=positive_int, default=1, help="calls, of which the median time is told (1)")
+    parser.add_argument("--json", action="store_true", help="say what came out as JSON")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+
+
+def run(args: argparse.Namespace) -> int:
+    with one_line_errors(args.debug):
+        from nnvm.runtime.artifact.module import ArtifactError, load
+
+        if args.output is not None and not args.output.endswith(".npz"):
+            raise CliError("-o writes an .npz file: give it that ending")
+        try:
+            module = load(args.model, level=args.level)
+            if not args.input and module.inputs:
+                print(_described(module, args.json))
+                return 0
+            arrays = _arrays(module, args.input)
+            times = []
+            for _ in range(args.calls):
+                start = time.perf_counter()
+                outputs = module.run(arrays)
+                times.append(time.perf_counter() - start)
+        except FileNotFoundError as error:
+            raise CliError(f"no file {error.filename}", status=1) from error
+        except (ArtifactError, KeyError, TypeError, ValueError) as error:
+            raise CliError(" ".join(str(error.args[0] if error.args else error).split()), status=1) from error
+        if args.output is not None:
+            _write(args.output, outputs)
+        print(_said(module, outputs, sorted(times)[len(times) // 2], args.json))
+    return 0
+
+
+def _arrays(module: Module, given: list[str]) -> dict[str, Any]:
+    """Arrays by input name."""
+    import numpy as np
+
+    names = [t.name for t in module.inputs]
+    arrays: dict[str, Any] = {}
+    for text in given:
+        name, equals, file = text.partition("=")
+        if not equals:
+            name, file = "", text
+        try:
+            loaded = np.load(file, allow_pickle=False)
+        except FileNotFoundError:
+            raise
+        except (OSError, ValueError, EOFError) as error:
+            raise CliError(f"--input {file}: no .npy or .npz file ({error})", status=1) from error
+        if isinstance(loaded, np.ndarray):
+            stem = Path(file).stem
+            found = name or (stem if stem in names or len(names) != 1 else names[0])
+            arrays[found] = loaded
+            continue
+        with loaded:
+            inside = {key: loaded[key] for key in loaded.files}
+        if name and len(inside) != 1:
+            raise CliError(f"--input {text}: {file} holds {len(inside)} arrays; leave out the name")
+        arrays.update({name: next(iter(inside.values()))} if name else inside)
+    return arrays
+
+
+def _write(file: str, outputs: dict[str, Any]) -> None:
+    """An .npz file; names may be any text, so they are not given as keywords."""
+    import zipfile
+
+    from numpy.lib import format as npy
+
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in outputs.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                npy.write_array(member, array, allow_pickle=False)
+
+
+def _described(module: Module, as_json: bool) -> str:
+    sides = {"inputs": module.inputs, "outputs": module.outputs}
+    if as_json:
+        return json.dumps({"model": module.name, "level": module.level,
+                           **{k: {t.name: str(t) for t in v} for k, v in sides.items()}}, indent=2)  # fmt: skip
+    lines = [f"{module.name}, code for {module.level}; --input gives it arrays"]
+    lines += [f"  {kind[:-1]:6} {t.name}: {t}" for kind, side in sides.items() for t in side]
+    return "\n".join(lines)
+
+
+def _said(module: Module, outputs: dict[str, Any], seconds: float, as_json: bool) -> str:
+    types = {t.name: t.dtype for t in module.outputs}
+    facts = {name: _facts(array, types[name]) for name, array in outputs.items()}
+    if as_json:
+        return json.dumps({"model": module.name, "level": module.level, "milliseconds": round(seconds * 1e3, 4),
+                           "outputs": facts}, indent=2)  # fmt: skip
+    lines = [f"{module.name}, code for {module.level}: {seconds * 1e3:.3f} ms"]
+    for name, f in facts.items():
+        values = "".join(f", {k} {f[k]:.6g}" for k in ("min", "max", "mean") if k in f)
+        lines.append(f"  {name}: {f['dtype']}{f['shape']}{values}")
+    return "\n".join(lines)
+
+
+def _facts(array: Any, dtype: Any) -> dict[str, Any]:
+    from nnvm.dtype import BF16, bf16_to_f32
+
+    facts: dict[str, Any] = {"dtype": str(dtype), "shape": list(array.shape)}
+    values = bf16_to_f32(array) if dtype == BF16 else array
+    if array.size:
+        found = {"min": values.min(), "max": values.max(), "mean": values.mean(dtype="float64")}
+        facts.update({k: float(v) for k, v in found.items() if math.isfinite(v)})  # JSON knows no other numbers
+    return facts
+
+
+COMMAND = Command("run", "run a compiled model on arrays from files", DESCRIPTION, add_arguments, run)
