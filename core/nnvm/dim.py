@@ -10,11 +10,12 @@ Names stand for sizes and are taken to be at least 0; ``floordiv`` and ``mod`` a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import operator
+from collections.abc import Callable, Iterable, Mapping
 from typing import Union, cast
 
-__all__ = ["Dim", "Shape", "SymDim", "ceildiv", "dim_max", "dim_min", "evaluate", "is_static", "numel", "substitute",
-           "symbol", "symbols"]  # fmt: skip
+__all__ = ["Dim", "Shape", "SymDim", "as_dim", "as_partial_shape", "as_shape", "ceildiv", "dim_max", "dim_min",
+           "evaluate", "is_static", "numel", "substitute", "symbol", "symbols"]  # fmt: skip
 
 Dim = Union[int, "SymDim"]
 Shape = tuple[Dim, ...]
@@ -81,6 +82,39 @@ class SymDim:
 def symbol(name: str) -> SymDim:
     """The size called `name`."""
     return SymDim({(("sym", name),): 1})
+
+
+def as_dim(value: object) -> Dim:
+    """A size that a user gives: TypeError where it is no integer and no SymDim, ValueError where it is negative."""
+    if isinstance(value, SymDim):
+        return value
+    try:
+        size = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        named = f"; a size with a name is nnvm.dim.symbol({value!r})" if isinstance(value, str) else ""
+        raise TypeError(f"a size is an integer, got {value!r}{named}") from None
+    if size < 0:
+        raise ValueError(f"a size is at least 0, got {size}")
+    return size
+
+
+def as_shape(value: object, of: str) -> Shape:
+    """A shape that a user gives, checked by `as_dim`; `of`: what it is the shape of, for the message."""
+    shape = as_partial_shape(value, of)
+    if None in shape:
+        raise TypeError(f"{of}: the shape {shape} is not known as a whole")
+    return cast("Shape", shape)
+
+
+def as_partial_shape(value: object, of: str) -> tuple[Dim | None, ...]:
+    """`as_shape` of a shape in which None is a size that is not known."""
+    if not isinstance(value, Iterable) or isinstance(value, (str, Mapping)):
+        raise TypeError(f"{of}: a shape is a tuple of sizes, got {value!r}")
+    sizes = tuple(value)
+    try:
+        return tuple(None if d is None else as_dim(d) for d in sizes)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{of}: the shape {sizes}: {error}") from None
 
 
 def is_static(shape: tuple[Dim, ...]) -> bool:

@@ -21,8 +21,8 @@ from typing import Any
 
 import nnvm.ops  # noqa: F401  registers the operators
 from nnvm.arithmetic import Arithmetic
-from nnvm.attribute import note, notes_of
-from nnvm.dim import Shape
+from nnvm.attribute import is_note, note, notes_of
+from nnvm.dim import Shape, as_partial_shape
 from nnvm.dtype import F32, DType
 from nnvm.dtype import dtype as as_dtype
 from nnvm.graph import op as registry
@@ -37,6 +37,7 @@ from nnvm.graph.type_solver import ELEMWISE, SCALAR, Hint, PartialShape, TypeSol
 from nnvm.graph.types import TensorType
 from nnvm.graph.unique_names import new_names, with_unique_names
 from nnvm.name import NameManager
+from nnvm.ops.call_advice import attributes_of, weights_advice
 
 __all__ = ["Group", "Symbol", "Variable", "load_json", "var"]
 
@@ -64,19 +65,27 @@ class Symbol(Arithmetic):
     def __iter__(self) -> Iterator[Symbol]:
         return (Symbol([e], self.hints) for e in self.entries)
 
-    def __getitem__(self, which: int | str) -> Symbol:
-        """One of the values, by position or by the name of its output."""
+    def __getitem__(self, which: int | str | slice) -> Symbol:
+        """One of the values, by position or by the name of its output; several by a slice."""
+        if isinstance(which, slice):
+            return Symbol(self.entries[which], self.hints)
         if isinstance(which, str):
             names = self.list_output_names()
             if which not in names:
                 raise KeyError(f"no output {which!r}; there are {', '.join(names)}")
             which = names.index(which)
+        if not -len(self) <= which < len(self):
+            raise IndexError(f"value {which} of {len(self)} ({', '.join(self.list_output_names())})")
         return Symbol([self.entries[which]], self.hints)
 
     def __call__(self, *args: Symbol, name: str | None = None, **kwargs: Symbol) -> Symbol:
         """Composition: variables replaced by other symbols, given in order or by name."""
         names = self.list_input_names()
         given = {**dict(zip(names, args)), **kwargs}
+        if twice := [k for k in names[: len(args)] if k in kwargs]:
+            raise TypeError(f"the input {twice[0]} is given twice, in order and by name")
+        if wrong := [k for k, s in given.items() if not isinstance(s, Symbol)]:
+            raise TypeError(f"inputs are replaced by Symbols; {wrong[0]} is given {given[wrong[0]]!r}")
         unknown = [k for k in given if k not in names]
         if len(args) > len(names) or unknown:
             raise TypeError(f"the symbol has the inputs {', '.join(names)}; got {', '.join(unknown) or len(args)}")
@@ -187,7 +196,7 @@ class Symbol(Arithmetic):
         return arguments, [solution.shape(e) for e in solution.graph.outputs], {name: found[name] for name in states}
 
     def _solve(self, dtype: DType | str | None, shapes: Mapping[str, PartialShape]) -> TypeSolution:
-        return solve_types(self.graph(), {k: partial(_with_unknowns(s), dtype) for k, s in shapes.items()})
+        return solve_types(self.graph(), {k: partial(_with_unknowns(s, k), dtype, k) for k, s in shapes.items()})
 
     def debug_str(self) -> str:
         return self.graph().ir()
@@ -240,11 +249,14 @@ def Variable(
         notes["__init__"] = init
     if shape is None and dtype is not None:
         notes["__dtype__"] = as_dtype(dtype)
-    sizes = [d for d in shape or () if isinstance(d, int) and d != 0]
-    if shape is not None and len(sizes) == len(shape):
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"a variable is called by a text, got the name {name!r}")
+    known = _with_unknowns(shape, name)
+    sizes = [d for d in known or () if isinstance(d, int)]
+    if known is not None and len(sizes) == len(known):
         return Symbol([variable(name, TensorType(tuple(sizes), as_dtype(dtype or F32)), kind, notes)])
     entry = variable(name, None, kind, notes)
-    return Symbol([entry], {} if shape is None else {entry.node: partial(_with_unknowns(shape), dtype or F32)})
+    return Symbol([entry], {} if known is None else {entry.node: partial(known, dtype or F32)})
 
 
 var = Variable
@@ -252,6 +264,8 @@ var = Variable
 
 def Group(symbols: Sequence[Symbol]) -> Symbol:
     """Several symbols as one, for a network with several outputs."""
+    if wrong := [s for s in symbols if not isinstance(s, Symbol)]:
+        raise TypeError(f"a group is of Symbols, got {wrong[0]!r}")
     return Symbol([e for s in symbols for e in s.entries], {n: h for s in symbols for n, h in s.hints.items()})
 
 
@@ -273,9 +287,9 @@ def _replaced(new: Mapping[Node, Node | NodeEntry], e: NodeEntry) -> NodeEntry:
     return found if isinstance(found, NodeEntry) else found[e.index]
 
 
-def _with_unknowns(shape: PartialShape) -> PartialShape:
+def _with_unknowns(shape: PartialShape, of: str) -> PartialShape:
     """A shape as NNVM writes it, where 0 is a size that is not known."""
-    return None if shape is None else tuple(None if d == 0 else d for d in shape)
+    return None if shape is None else tuple(None if d == 0 else d for d in as_partial_shape(shape, of))
 
 
 def _function(op: Op, same_shape: bool = False) -> Callable[..., Symbol]:
@@ -285,14 +299,19 @@ def _function(op: Op, same_shape: bool = False) -> Callable[..., Symbol]:
         *args: Symbol | float, name: str | None = None, attr: Mapping[str, Any] | None = None, **kwargs: Any
     ) -> Symbol:
         name = NameManager.current().get(name, op.name)
-        attrs = {k: v for k, v in kwargs.items() if not isinstance(v, Symbol)}
+        given = {k: v for k, v in kwargs.items() if isinstance(v, Symbol) or _is_input(op, k)}
+        attrs = {k: v for k, v in kwargs.items() if k not in given}
         use_bias = attrs.pop("use_bias", True)
         form = op.attr("symbol_form")
         kind, attrs = (op.name, attrs) if form is None else form(attrs)
         made = registry.get(kind)
         weights = made.attr("layer_weights")
-        shapes: dict[str, Hint] = (weights(attrs) if weights is not None else None) or {}
-        given = {k: v for k, v in kwargs.items() if isinstance(v, Symbol)}
+        try:
+            shapes: dict[str, Hint] = (weights(attrs) if weights is not None else None) or {}
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{op.name} {name}: {error}") from None
+        if unknown := [k for k in attrs if k not in made.params and not is_note(k)]:
+            raise TypeError(f"{op.name} has no attribute {unknown[0]!r}; {attributes_of(made, unknown[0])}")
         inputs = _inputs(made, args, given, name, shapes, use_bias)
         hints = {n: h for s in inputs for n, h in s.hints.items()}
         entries, attrs = [s._entry() for s in inputs], {**attrs, **notes_of(attr)}
@@ -310,7 +329,7 @@ def _function(op: Op, same_shape: bool = False) -> Callable[..., Symbol]:
 
 
 def _inputs(
-    op: Op, args: Sequence[Symbol | float], named: Mapping[str, Symbol], name: str, shapes: Mapping[str, Hint],
+    op: Op, args: Sequence[Symbol | float], named: Mapping[str, Symbol | float], name: str, shapes: Mapping[str, Hint],
     use_bias: bool,
 ) -> list[Symbol]:  # fmt: skip
     """The inputs of a node, with new variables for the weights that are not given."""
@@ -321,6 +340,8 @@ def _inputs(
         return [_symbol(a) for a in args]
     if len(args) > len(names):
         raise TypeError(f"{op.name} takes the inputs {', '.join(names) or 'none'}; got {len(args)}")
+    if twice := [k for k in names[: len(args)] if k in named]:
+        raise TypeError(f"{op.name} {name}: the input {twice[0]} is given twice, in order and by name")
     given: dict[str, Symbol | float] = {**dict(zip(names, args)), **named}
     if unknown := [k for k in given if k not in names]:
         raise TypeError(f"{op.name} has no input {unknown[0]!r}; it has: {', '.join(names)}")
@@ -332,15 +353,15 @@ def _inputs(
         elif key in shapes and (key != "bias" or use_bias):
             inputs.append(_missing(f"{name}_{key}", shapes[key]))
         elif not i.endswith("?"):
-            raise TypeError(f"{op.name} {name} lacks the input {key!r}; it takes: {', '.join(names)}" + _advice(op))
+            raise TypeError(
+                f"{op.name} {name} lacks the input {key!r}; it takes: {', '.join(names)}" + weights_advice(op)
+            )
     return inputs
 
 
-def _advice(op: Op) -> str:
-    if not op.has("layer_weights"):
-        return ""
-    wanted = "channels and kernel_size" if op.name.startswith("conv") else "units"
-    return f". With the attributes {wanted} it makes its weights itself"
+def _is_input(op: Op, key: str) -> bool:
+    """Whether a keyword is an input, which may be a number, and no attribute."""
+    return key not in op.params and any(i.rstrip("?") == key for i in op.inputs)
 
 
 def _hinted(symbol: Symbol, hint: Hint | None) -> Symbol:

@@ -220,8 +220,11 @@ def test_add_pass(count_pass: list[int]) -> None:
     with nnvm.compiler.build_config(opt_level=0, add_pass={"ReplaceOp"}):
         g = nnvm.compiler.optimize(sym.Variable("x") * 1, shape={"x": (3,)})
     assert g.outputs[0].node.name == "x"
-    with nnvm.compiler.build_config(add_pass=["Nothing"]), pytest.raises(PassError, match="no pass 'Nothing'; known"):
-        nnvm.compiler.build(x, shape={"x": (3,)})
+    for given in ({"add_pass": ["Nothing"]}, {"disable_pass": ["Nothing"]}):
+        with pytest.raises(PassError, match="no pass 'Nothing'; known"), nnvm.compiler.build_config(**given):
+            pytest.fail("it changes nothing, unnoticed")
+    with pytest.raises(ValueError, match="opt_level is 0 to 3, got 9"), nnvm.compiler.build_config(opt_level=9):
+        pytest.fail("it means nothing")
 
 
 def test_instruments_watch_every_compilation() -> None:

@@ -16,14 +16,14 @@ import numpy as np
 
 from nnvm.compiler.build import BuildOptions, compile_graph
 from nnvm.compiler.pipeline import rewriting
-from nnvm.dim import Dim
+from nnvm.dim import Dim, as_shape
 from nnvm.dtype import BF16, F32, DType, f32_to_bf16
 from nnvm.dtype import dtype as as_dtype
 from nnvm.graph import HasGraph, create
 from nnvm.graph.graph import Graph
 from nnvm.graph.input_types import check_names, replace_variables, with_input_types
 from nnvm.graph.node import Node
-from nnvm.graph.pass_manager import Instrument, PassContext, apply_passes
+from nnvm.graph.pass_manager import Instrument, PassContext, apply_passes, get_pass
 from nnvm.graph.passes.infer_type import infer_type
 from nnvm.graph.types import TensorType
 from nnvm.graph.unique_names import with_unique_names
@@ -52,8 +52,14 @@ def build_config(
         options: settings of single passes (``fast_math``, ``training``, ...).
         instruments: watchers of passes.
         verify: check the graph after every pass.
+
+    PassError: no pass has a name that is given; it lists those there are.
     """
     around = PassContext.current()
+    for name in (*(add_pass or ()), *(disable_pass or ())):
+        get_pass(name)  # a name that is none would change nothing, unnoticed
+    if opt_level is not None and opt_level not in range(4):
+        raise ValueError(f"opt_level is 0 to 3, got {opt_level!r}")
     context = replace(
         around,
         opt_level=around.opt_level if opt_level is None else opt_level,
@@ -137,7 +143,9 @@ def typed_graph(
     for v in graph.inputs:
         given = dtype.get(v.name) if isinstance(dtype, Mapping) else dtype if v.name in shape else None
         if v.name in shape:
-            types[v.name] = TensorType(tuple(shape[v.name]), as_dtype(given or v.attrs.get("__dtype__") or F32))
+            types[v.name] = TensorType(
+                as_shape(shape[v.name], v.name), as_dtype(given or v.attrs.get("__dtype__") or F32)
+            )
         elif params is not None and v.name in params:
             found = as_dtype(params[v.name].dtype)
             types[v.name] = TensorType(params[v.name].shape, as_dtype(given) if given is not None else found)

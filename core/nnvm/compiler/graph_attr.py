@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from nnvm.dim import Dim
+from nnvm.dim import Dim, as_shape
 from nnvm.dtype import F32, DType
 from nnvm.dtype import dtype as as_dtype
 from nnvm.graph.graph import Graph
@@ -33,7 +33,7 @@ def set_shape_inputs(graph: Graph, shape: Mapping[str, Sequence[Dim]] | None) ->
     shape = shape or {}
     old = {v.name: v for v in graph.inputs}
     check_names(graph, shape)
-    types = {n: TensorType(tuple(s), _dtype_of(old[n])) for n, s in shape.items()}
+    types = {n: TensorType(as_shape(s, n), _dtype_of(old[n])) for n, s in shape.items()}
     return graph._become(with_input_types(graph, types))
 
 

@@ -22,5 +22,10 @@ class HasGraph(Protocol):
 
 
 def create(symbol: HasGraph) -> Graph:
-    """The graph of a Symbol, for passes: ``nnvm.graph.create(net).apply("InferType")``."""
+    """The graph of a Symbol, for passes: ``nnvm.graph.create(net).apply("InferType")``.
+
+    TypeError where it is none.
+    """
+    if isinstance(symbol, Graph) or not hasattr(symbol, "graph"):
+        raise TypeError(f"expected a Symbol, got {'a Graph already' if isinstance(symbol, Graph) else repr(symbol)}")
     return symbol.graph()

@@ -53,7 +53,7 @@ def save_json(graph: Graph, *, indent: int | None = 2) -> str:
 
 
 def load_json(text: str) -> Graph:
-    """The graph that `save_json` wrote; ValueError where the text is none."""
+    """The graph that `save_json` wrote; ValueError where the text is none, naming the node that cannot be read."""
     data = json.loads(text)
     if not isinstance(data, dict) or not {"nodes", "arg_nodes", "heads"} <= set(data):
         raise ValueError("no graph in NNVM's JSON format: nodes, arg_nodes or heads are missing")
@@ -99,18 +99,42 @@ def _node_data(node: Node, number: Mapping[Node, int]) -> dict[str, Any]:
 
 def _graph_of(data: Mapping[str, Any]) -> Graph:
     nodes: list[Node] = []
-    for item in data["nodes"]:
-        attrs = dict(item.get("attrs", {}))
-        types = _types_of(attrs.pop(_TYPES)) if _TYPES in attrs else None
-        attrs = {k: _decode(v) for k, v in attrs.items()}
-        source = attrs.pop(_SOURCE, "")
-        inputs = tuple(NodeEntry(nodes[i], index) for i, index, *_ in item["inputs"])
-        op = get("variable" if item["op"] == "null" else item["op"])
-        full = attrs if op.name == "constant" else op.normalise(attrs)
-        nodes.append(Node(op, inputs, full, item["name"], types, source))
-    outputs = tuple(NodeEntry(nodes[i], index) for i, index, *_ in data["heads"])
+    for i, item in enumerate(data["nodes"]):
+        try:
+            nodes.append(_node_of(item, nodes))
+        except (KeyError, IndexError, TypeError, ValueError, SyntaxError) as error:
+            name = item.get("name", "") if isinstance(item, dict) else ""
+            why = error.args[0] if isinstance(error, KeyError) and error.args else error
+            raise ValueError(f"node {i} {name} of the JSON cannot be read: {why}") from error
+    for n in data["arg_nodes"]:
+        if not (isinstance(n, int) and 0 <= n < len(nodes) and nodes[n].is_variable):
+            raise ValueError(f"arg_nodes of the JSON names {n!r}, which is no variable of its {len(nodes)} nodes")
+    outputs = tuple(_entry_of(head, nodes) for head in data["heads"])
     kept = {k: _decode(v) for k, v in data.get("attrs", {}).items() if isinstance(v, str)}
     return Graph(outputs, tuple(nodes[i] for i in data["arg_nodes"]), kept)
+
+
+def _node_of(item: Mapping[str, Any], nodes: list[Node]) -> Node:
+    """A node on those before it."""
+    attrs = dict(item.get("attrs", {}))
+    types = _types_of(attrs.pop(_TYPES)) if _TYPES in attrs else None
+    attrs = {k: _decode(v) for k, v in attrs.items()}
+    source = attrs.pop(_SOURCE, "")
+    inputs = tuple(_entry_of(e, nodes) for e in item["inputs"])
+    op = get("variable" if item["op"] == "null" else item["op"])
+    op.check_inputs(len(inputs))
+    full = attrs if op.name == "constant" else op.normalise(attrs)
+    return Node(op, inputs, full, item["name"], types, source)
+
+
+def _entry_of(place: list[int], nodes: list[Node]) -> NodeEntry:
+    """The value at [node, output, version]."""
+    number, index = place[:2]
+    if not 0 <= number < len(nodes):
+        raise ValueError(f"it uses node {number}, and {len(nodes)} stand before it")
+    if not 0 <= index < nodes[number].num_outputs:
+        raise ValueError(f"it uses output {index} of {nodes[number].name}, which has {nodes[number].num_outputs}")
+    return NodeEntry(nodes[number], index)
 
 
 def _types_text(types: tuple[TensorType, ...]) -> str:

@@ -99,7 +99,10 @@ def apply(
 def infer_node(node: Node, inputs: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
     """Output types of `node` for these input types."""
     try:
-        return _on_device(node, inputs, tuple(node.op.attr("infer_type")(node.attrs, inputs)))
+        outputs = tuple(node.op.attr("infer_type")(node.attrs, inputs))
+        if any(isinstance(d, int) and d < 0 for t in outputs for d in t.shape):
+            raise ValueError(f"the result {', '.join(map(str, outputs))} has a size below 0")
+        return _on_device(node, inputs, outputs)
     except (ValueError, TypeError, IndexError) as e:
         shown = ", ".join(f"{x}: {t}" for x, t in zip(node.inputs, inputs))
         at = f" ({node.source})" if node.source else ""

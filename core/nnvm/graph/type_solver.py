@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Union
 
-from nnvm.dim import Dim, Shape, SymDim, is_static, substitute
+from nnvm.dim import Dim, Shape, SymDim, as_partial_shape, is_static, substitute
 from nnvm.dtype import F32, I64, DType
 from nnvm.dtype import dtype as as_dtype
 from nnvm.graph.dim_solver import DimSolver, has_unknown
@@ -41,9 +41,12 @@ _FACTS, _NAMED, _ASSUMED = range(3)
 _RULE_ERRORS = (ValueError, TypeError, IndexError)
 
 
-def partial(shape: PartialShape = None, dtype: DType | str | None = None) -> Hint:
-    """The hint of a variable with this shape (None: unknown, as are Nones in it) and dtype."""
-    return (None if shape is None else tuple(shape), None if dtype is None else as_dtype(dtype).name)
+def partial(shape: PartialShape = None, dtype: DType | str | None = None, of: str = "a hint") -> Hint:
+    """The hint of a variable with this shape (None: unknown, as are Nones in it) and dtype.
+
+    TypeError or ValueError where a size is none; it names `of`, what the type is of.
+    """
+    return (None if shape is None else as_partial_shape(shape, of), None if dtype is None else as_dtype(dtype).name)
 
 
 class TypeSolution:

@@ -264,8 +264,16 @@ register(
     compute=_cast_compute, inplace=((0, 0),),
     reference=lambda attrs, x: (x != 0 if attrs["dtype"].is_bool else x,),
 )  # fmt: skip
+
+
+def _share(value: Any) -> float:
+    if not 0 <= number(value) <= 1:
+        raise ValueError("expected a share from 0 to 1")
+    return number(value)
+
+
 register(
-    "dropout", inputs=["data"], params={"rate": Param("share set to 0 in training", number, 0.5)},
+    "dropout", inputs=["data"], params={"rate": Param("share set to 0 in training", _share, 0.5)},
     doc="The identity: at inference nothing is dropped.", infer_type=lambda attrs, inputs: inputs,
     pattern=OpPattern.ELEMWISE, reference=lambda attrs, x: (x,), inplace=((0, 0),),
     compute=lambda attrs, inputs, outputs: [over(inputs[0].shape, "dropout", lambda *i: inputs[0][i])],

@@ -12,6 +12,7 @@ from typing import Any
 from nnvm.graph import op as registry
 from nnvm.graph.op_attrs import declare
 from nnvm.graph.type_solver import Hint, partial
+from nnvm.ops.params import integer
 
 __all__: list[str] = []
 
@@ -21,15 +22,26 @@ declare("layer_weights", "(attrs) -> dict[str, Hint] | None (ops/layer_weights.p
 Hints = dict[str, Hint]
 
 
-def _conv(transposed: bool) -> Callable[[dict[str, Any]], Hints | None]:
+def _conv(rank: int, transposed: bool) -> Callable[[dict[str, Any]], Hints | None]:
     def weights(attrs: dict[str, Any]) -> Hints | None:
-        if "channels" not in attrs or "kernel_size" not in attrs:
+        if "kernel_size" not in attrs:
             return None
-        channels, kernel = attrs.pop("channels"), tuple(attrs.pop("kernel_size"))
-        plain = (None, channels // attrs.get("groups", 1), *kernel) if transposed else (channels, None, *kernel)
+        if "channels" not in attrs:
+            raise TypeError("a convolution makes its weights from channels and kernel_size; channels is missing")
+        channels = _checked(attrs.pop("channels"), "channels", 0)
+        sizes = attrs.pop("kernel_size")
+        kernel = [
+            _checked(k, "kernel_size", 1) for k in (sizes if isinstance(sizes, (tuple, list)) else [sizes] * rank)
+        ]
+        if len(kernel) != rank:
+            raise ValueError(f"kernel_size={sizes}: expected {rank} sizes, one a spatial axis")
+        groups = _checked(attrs.get("groups", 1), "groups", 1)
+        if channels % groups:
+            raise ValueError(f"{channels} channels cannot be divided among {groups} groups")
+        plain = (None, channels // groups, *kernel) if transposed else (channels, None, *kernel)
         layout = attrs.get("kernel_layout")
-        sizes = dict(zip(("IO" if transposed else "OI") + "DHW"[-len(kernel) :], plain))
-        return {"weight": partial(plain if layout is None else tuple(sizes[a] for a in layout)),
+        by_axis = dict(zip(("IO" if transposed else "OI") + "DHW"[-rank:], plain))
+        return {"weight": partial(plain if layout is None else tuple(by_axis[a] for a in layout)),
                 "bias": partial((channels,))}  # fmt: skip
 
     return weights
@@ -38,8 +50,18 @@ def _conv(transposed: bool) -> Callable[[dict[str, Any]], Hints | None]:
 def _dense(attrs: dict[str, Any]) -> Hints | None:
     if "units" not in attrs:
         return None
-    units = attrs.pop("units")
+    units = _checked(attrs.pop("units"), "units", 0)
     return {"weight": partial((units, None)), "bias": partial((units,))}
+
+
+def _checked(value: Any, key: str, least: int) -> int:
+    try:
+        size = integer(value)
+    except TypeError as error:
+        raise TypeError(f"{key}={value!r}: {error}") from None
+    if size < least:
+        raise ValueError(f"{key}={value}: expected at least {least}")
+    return size
 
 
 def _unknown(*names: str) -> Callable[[dict[str, Any]], Hints]:
@@ -50,6 +72,6 @@ def _unknown(*names: str) -> Callable[[dict[str, Any]], Hints]:
 for _name, _rule in {
     "dense": _dense, "batch_norm": _unknown("gamma", "beta", "moving_mean", "moving_var"),
     "layer_norm": _unknown("gamma", "beta"), "prelu_channels": _unknown("alpha"), "rms_norm": _unknown("gamma", "beta"),
-    **{f"conv{r}d": _conv(False) for r in (1, 2, 3)}, **{f"conv{r}d_transpose": _conv(True) for r in (1, 2, 3)},
+    **{f"conv{r}d": _conv(r, False) for r in (1, 2, 3)}, **{f"conv{r}d_transpose": _conv(r, True) for r in (1, 2, 3)},
 }.items():  # fmt: skip
     registry.get(_name).set_attr("layer_weights", _rule)

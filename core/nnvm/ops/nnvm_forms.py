@@ -48,6 +48,14 @@ def sections(attrs: Attrs, shape: Shape) -> tuple[int, list[tuple[Dim, Dim]]]:
     return axis, list(itertools.pairwise(bounds))
 
 
+def _sections_or_indices(value: Any) -> int | tuple[int, ...]:
+    if isinstance(value, (tuple, list)):
+        return integers(value)
+    if integer(value) < 1:
+        raise ValueError("expected at least 1 part")
+    return integer(value)
+
+
 def _split_type(attrs: Attrs, inputs: Types) -> Types:
     shape = inputs[0].shape
     axis, parts = sections(attrs, shape)
@@ -73,7 +81,7 @@ def _split_array(attrs: Attrs, x: Array) -> tuple[Array, ...]:
 register(
     "split", inputs=["data"], doc="Parts along an axis, one after the other.",
     params={"indices_or_sections": Param("number of equal parts, or the indices where parts begin",
-                                         lambda v: v if isinstance(v, int) else integers(v)),
+                                         _sections_or_indices),
             "axis": Param("along which", integer, 0)},
     num_outputs=lambda a: (n if isinstance(n := a["indices_or_sections"], int) else len(n) + 1),
     infer_type=_split_type, pattern=OpPattern.INJECTIVE, compute=_split_compute, reference=_split_array,
