@@ -1,5 +1,18 @@
 """Converters of ONNX operators by family; importing this registers them."""
 
-from nnvm.frontend.onnx.convert import einsum, elementwise, indexing, nn, quantize, recurrent, reduction, resize, shape
+from nnvm.frontend.onnx.convert import (
+    einsum,
+    elementwise,
+    indexing,
+    nn,
+    quantize,
+    recurrent,
+    reduction,
+    resize,
+    sampling,
+    shape,
+    signal,
+)
 
-__all__ = ["einsum", "elementwise", "indexing", "nn", "quantize", "recurrent", "reduction", "resize", "shape"]
+__all__ = ["einsum", "elementwise", "indexing", "nn", "quantize", "recurrent", "reduction", "resize", "sampling", "shape",
+           "signal"]  # fmt: skip
