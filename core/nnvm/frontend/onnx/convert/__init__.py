@@ -5,6 +5,8 @@ from nnvm.frontend.onnx.convert import (
     elementwise,
     indexing,
     nn,
+    placing,
+    pooling,
     quantize,
     recurrent,
     reduction,
@@ -14,5 +16,7 @@ from nnvm.frontend.onnx.convert import (
     signal,
 )
 
-__all__ = ["einsum", "elementwise", "indexing", "nn", "quantize", "recurrent", "reduction", "resize", "sampling", "shape",
-           "signal"]  # fmt: skip
+__all__ = [
+    "einsum", "elementwise", "indexing", "nn", "placing", "pooling", "quantize", "recurrent", "reduction", "resize",
+    "sampling", "shape", "signal",
+]  # fmt: skip

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from nnvm.dim import numel
-from nnvm.frontend.onnx.table import Context, Unsupported, converts, emit
+from nnvm.dtype import I64
+from nnvm.frontend.onnx.table import Context, Unsupported, converts, emit, of_array
 from nnvm.graph import NodeEntry
 
 __all__: list[str] = []
@@ -41,9 +44,18 @@ def _labels(equation: str, ranks: list[int]) -> tuple[list[str], str]:
 
 
 def _diagonal(value: NodeEntry, labels: str) -> tuple[NodeEntry, str]:
-    """Without labels that stand twice."""
-    if len(set(labels)) != len(labels):
-        raise Unsupported(f"the diagonal {labels}")
+    """Without labels that stand twice: the diagonal of their axes, which moves to the front."""
+    for k in sorted(set(labels)):
+        while labels.count(k) > 1:
+            i = labels.index(k)
+            j = labels.index(k, i + 1)
+            n = value.type.shape[i]
+            if not isinstance(n, int) or value.type.shape[j] != n:
+                raise Unsupported(f"the diagonal of axes of {n} and {value.type.shape[j]} positions")
+            order = (i, j, *(a for a in range(len(labels)) if a not in (i, j)))
+            along = of_array(np.arange(n), I64)
+            value = emit("index", emit("transpose", value, axes=order), along, along, axes=(0, 1))
+            labels = k + "".join(labels[a] for a in order[2:])
     return value, labels
 
 

@@ -11,7 +11,7 @@ from nnvm.frontend.onnx.convert.shape import cut
 from nnvm.frontend.onnx.table import Context, Unsupported, converts, emit, of_array, scalar
 from nnvm.graph import NodeEntry
 
-__all__: list[str] = []
+__all__ = ["REDUCE", "coordinates"]
 
 
 def _wrapped(index: NodeEntry, size: object) -> NodeEntry:
@@ -33,7 +33,7 @@ def gather_elements(c: Context) -> NodeEntry:
     return emit("gather", c[0], _wrapped(c[1], c[0].type.shape[axis]), axis=axis)
 
 
-def _coordinates(data: NodeEntry, indices: NodeEntry, batch: int) -> list[NodeEntry]:
+def coordinates(data: NodeEntry, indices: NodeEntry, batch: int) -> list[NodeEntry]:
     """One index tensor for each of the first axes of `data`, from the last axis of `indices`."""
     if not is_static(indices.type.shape):
         raise Unsupported("indices of symbolic shape")
@@ -51,10 +51,11 @@ def _coordinates(data: NodeEntry, indices: NodeEntry, batch: int) -> list[NodeEn
 
 @converts("GatherND")
 def gather_nd(c: Context) -> NodeEntry:
-    at = _coordinates(c[0], c[1], c.attrs.get("batch_dims", 0))
+    at = coordinates(c[0], c[1], c.attrs.get("batch_dims", 0))
     return emit("index", c[0], *at, axes=tuple(range(len(at))))
 
 
+#: ONNX's reductions of scattered elements as the op `scatter` names them.
 REDUCE = {"none": "none", "add": "add", "mul": "prod", "max": "amax", "min": "amin"}
 
 
@@ -63,15 +64,6 @@ def scatter_elements(c: Context) -> NodeEntry:
     axis = c.axis(0, c[0].type.rank)
     index = _wrapped(c[1], c[0].type.shape[axis])
     return emit("scatter", c[0], index, c[2], axis=axis, reduce=REDUCE[c.attrs.get("reduction", "none")])
-
-
-@converts("ScatterND")
-def scatter_nd(c: Context) -> NodeEntry:
-    reduction = c.attrs.get("reduction", "none")
-    if reduction not in ("none", "add"):
-        raise Unsupported(f"reduction {reduction}")
-    at = _coordinates(c[0], c[1], 0)
-    return emit("index_put", c[0], c[2], *at, axes=tuple(range(len(at))), accumulate=reduction == "add")
 
 
 @converts("Compress")

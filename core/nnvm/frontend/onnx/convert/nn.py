@@ -12,12 +12,13 @@ from nnvm.frontend.onnx.convert.elementwise import cast
 from nnvm.frontend.onnx.table import Context, Unsupported, converts, emit, of_array, scalar
 from nnvm.graph import NodeEntry, apply
 
-__all__ = ["per_channel"]
+__all__ = ["Pads", "conv", "matmul", "per_channel", "window_padding"]
 
+#: (low, high) per axis
 Pads = tuple[tuple[int, int], ...]
 
 
-def _padding(c: Context, extents: Sequence[Dim], kernel: Sequence[int], strides: Sequence[int],
+def window_padding(c: Context, extents: Sequence[Dim], kernel: Sequence[int], strides: Sequence[int],
              dilation: Sequence[int]) -> Pads:  # fmt: skip
     """(low, high) per axis, from ``pads`` or ``auto_pad``."""
     rank = len(kernel)
@@ -54,7 +55,7 @@ def _spatial(c: Context, weight: NodeEntry) -> tuple[int, tuple[int, ...], tuple
 def conv(c: Context) -> NodeEntry:
     x, weight = c[0], c[1]
     rank, kernel, strides, dilation = _spatial(c, weight)
-    padding = _padding(c, x.type.shape[2:], kernel, strides, dilation)
+    padding = window_padding(c, x.type.shape[2:], kernel, strides, dilation)
     bias = [c[2]] if c.has(2) else []
     return emit(f"conv{rank}d", x, weight, *bias, strides=strides, padding=padding, dilation=dilation,
                 groups=c.attrs.get("group", 1))  # fmt: skip
@@ -89,48 +90,6 @@ def conv_transpose(c: Context) -> NodeEntry:
         raise Unsupported(f"output_padding {more} with strides {strides}")
     return emit(f"conv{rank}d_transpose", x, weight, *bias, strides=strides, padding=low, dilation=dilation,
                 groups=c.attrs.get("group", 1), output_padding=more)  # fmt: skip
-
-
-def _widely_padded(x: NodeEntry, padding: Pads, kernel: Sequence[int], value: float) -> tuple[NodeEntry, Pads]:
-    """(data, padding left to the pool): padding over half of the window, which pools do not take, is done first."""
-    if all(max(p) <= k // 2 for p, k in zip(padding, kernel)):
-        return x, padding
-    width = ((0, 0), (0, 0), *padding)
-    return emit("pad", x, pad_width=width, mode="constant", value=value), ((0, 0),) * len(kernel)
-
-
-@converts("MaxPool", "AveragePool")
-def pool(c: Context) -> NodeEntry | list[NodeEntry]:
-    x = c[0]
-    kernel = tuple(c.attrs["kernel_shape"])
-    rank = len(kernel)
-    if not 1 <= rank <= 3:
-        raise Unsupported(f"{rank} spatial axes")
-    strides = tuple(c.attrs.get("strides", (1,) * rank))
-    dilation = tuple(c.attrs.get("dilations", (1,) * rank))
-    padding = _padding(c, x.type.shape[2:], kernel, strides, dilation)
-    ceil_mode = bool(c.attrs.get("ceil_mode", 0))
-    if len(c.outputs) == 1 and not ceil_mode and (c.op == "MaxPool" or c.attrs.get("count_include_pad", 0)):
-        x, padding = _widely_padded(x, padding, kernel, x.type.dtype.min if c.op == "MaxPool" else 0)
-    common = {"pool_size": kernel, "strides": strides, "padding": padding, "ceil_mode": ceil_mode}
-    if c.op == "AveragePool":
-        if any(d != 1 for d in dilation):
-            raise Unsupported("dilations")
-        return emit(f"avg_pool{rank}d", x, **common, count_include_pad=bool(c.attrs.get("count_include_pad", 0)))
-    if not x.type.dtype.is_float:
-        raise Unsupported(f"elements of type {x.type.dtype}")
-    if len(c.outputs) == 1:
-        return emit(f"max_pool{rank}d", x, **common, dilation=dilation)
-    if c.attrs.get("storage_order", 0):
-        raise Unsupported("storage_order 1")
-    node = apply(f"max_pool{rank}d_with_indices", [x], {**common, "dilation": dilation})
-    # ONNX counts positions in the whole tensor, not in each plane
-    n, ch, *space = x.type.shape
-    if not all(isinstance(d, int) for d in x.type.shape):
-        raise Unsupported("indices in a tensor of symbolic shape")
-    planes = np.arange(n * ch, dtype=np.int64) * int(np.prod(space))  # type: ignore[operator,arg-type]
-    offset = of_array(planes.reshape((n, ch, *[1] * rank)), I64)  # type: ignore[arg-type]
-    return [node[0], emit("add", node[1], offset)]
 
 
 @converts("GlobalAveragePool", "GlobalMaxPool")
@@ -192,16 +151,34 @@ def per_channel(v: NodeEntry, rank: int) -> NodeEntry:
 
 
 @converts("BatchNormalization")
-def batch_norm(c: Context) -> NodeEntry:
-    if c.attrs.get("training_mode", 0) or len([o for o in c.outputs if o]) > 1:
-        raise Unsupported("training")
+def batch_norm(c: Context) -> NodeEntry | list[NodeEntry | None]:
     if c.attrs.get("spatial", 1) != 1:
         raise Unsupported("statistics of single positions")
     x = c[0]
+    if c.attrs.get("training_mode", 0):
+        return _batch_norm_training(c, x)
+    if len([o for o in c.outputs if o]) > 1:
+        raise Unsupported("training")
     rest = [c[i] for i in range(1, 5)]
     if any(r.type.dtype != x.type.dtype for r in rest):
         rest = [cast(r, x.type.dtype) for r in rest]
     return emit("batch_norm", x, *rest, axis=1, epsilon=c.attrs.get("epsilon", 1e-5))
+
+
+def _batch_norm_training(c: Context, x: NodeEntry) -> list[NodeEntry | None]:
+    """By the batch's own statistics; the running ones move towards them."""
+    axes = (0, *range(2, x.type.rank))
+    mean = emit("mean", x, axis=axes, keepdims=False)
+    spread = emit("variance", x, axis=axes, keepdims=False, correction=0.0)
+    y = emit("batch_norm", x, cast(c[1], x.type.dtype), cast(c[2], x.type.dtype), mean, spread, axis=1,
+             epsilon=c.attrs.get("epsilon", 1e-5))  # fmt: skip
+    kept = c.attrs.get("momentum", 0.9)
+    running: list[NodeEntry | None] = []
+    for old, new in ((c[3], mean), (c[4], spread)):
+        t = old.type.dtype
+        share = emit("multiply", cast(new, t), scalar(1 - kept, t))
+        running.append(emit("add", emit("multiply", old, scalar(kept, t)), share))
+    return [y, *running]
 
 
 @converts("InstanceNormalization")
@@ -274,25 +251,3 @@ def mean_variance_norm(c: Context) -> NodeEntry:
     centred = emit("subtract", x, emit("mean", x, axis=axes, keepdims=True))
     deviation = emit("sqrt", emit("variance", x, axis=axes, keepdims=True, correction=0.0))
     return emit("divide", centred, emit("add", deviation, scalar(1e-9, x.type.dtype)))
-
-
-@converts("LpPool", "GlobalLpPool")
-def lp_pool(c: Context) -> NodeEntry:
-    x, p = c[0], c.attrs.get("p", 2)
-    t = x.type.dtype
-    size = emit("abs", x)
-    raised = size if p == 1 else emit("multiply", x, x) if p == 2 else emit("power", size, scalar(p, t))
-    if c.op == "GlobalLpPool":
-        total = emit("sum", raised, axis=tuple(range(2, x.type.rank)), keepdims=True)
-    else:
-        kernel = tuple(c.attrs["kernel_shape"])
-        rank = len(kernel)
-        if not 1 <= rank <= 3 or set(c.attrs.get("dilations", (1,))) != {1}:
-            raise Unsupported("dilations, or more than 3 spatial axes")
-        strides = tuple(c.attrs.get("strides", (1,) * rank))
-        padding = _padding(c, x.type.shape[2:], kernel, strides, (1,) * rank)
-        if not c.attrs.get("ceil_mode", 0):
-            raised, padding = _widely_padded(raised, padding, kernel, 0)
-        total = emit(f"avg_pool{rank}d", raised, pool_size=kernel, strides=strides, padding=padding,
-                     ceil_mode=bool(c.attrs.get("ceil_mode", 0)), divisor_override=1)  # fmt: skip
-    return total if p == 1 else emit("sqrt", total) if p == 2 else emit("power", total, scalar(1 / p, t))

@@ -15,7 +15,7 @@ State = tuple[NodeEntry, ...]
 Cell = Callable[[NodeEntry, State], State]
 LONGEST = 512
 
-ACTIVATIONS = {"sigmoid": "sigmoid", "tanh": "tanh", "relu": "relu"}
+ACTIVATIONS = {"sigmoid": "sigmoid", "tanh": "tanh", "relu": "relu", "softplus": "softplus"}
 
 
 def _part(x: NodeEntry, axis: int, i: int, n: int = 1) -> NodeEntry:
@@ -27,17 +27,20 @@ def _direction(x: NodeEntry, d: int) -> NodeEntry:
     return emit("reshape", _part(x, 0, d), shape=x.type.shape[1:])
 
 
-def _activation(name: str) -> Callable[[NodeEntry], NodeEntry]:
+def _activation(name: str, limit: float) -> Callable[[NodeEntry], NodeEntry]:
+    """An activation; `limit`, where it is not 0, bounds what goes into it."""
     if name.lower() not in ACTIVATIONS:
         raise Unsupported(f"the activation {name}")
+    if limit:
+        return lambda x: emit(ACTIVATIONS[name.lower()], emit("clip", x, a_min=-limit, a_max=limit))
     return lambda x: emit(ACTIVATIONS[name.lower()], x)
 
 
 @converts("LSTM", "GRU", "RNN")
 def recurrent(c: Context) -> list[NodeEntry | None]:
-    if c.attrs.get("layout", 0) or c.attrs.get("clip", 0) or c.has(4):
-        raise Unsupported("layout 1, clipping or lengths of sequences")
     x, weights, hidden = c[0], c[1], c.attrs["hidden_size"]
+    batch_first = bool(c.attrs.get("layout", 0))
+    x = emit("transpose", x, axes=(1, 0, 2)) if batch_first else x
     length, batch = x.type.shape[:2]
     if not isinstance(length, int) or not 1 <= length <= LONGEST:
         raise Unsupported(f"a sequence of {length} steps")
@@ -52,20 +55,33 @@ def recurrent(c: Context) -> list[NodeEntry | None]:
         w, r = _direction(weights, d), _direction(c[2], d)
         bias = _direction(c[3], d) if c.has(3) else None
         zero = emit("full", shape=(batch, hidden), dtype=x.type.dtype, value=0)
-        state: State = tuple(_direction(c[5 + s], d) if c.has(5 + s) else zero for s in range(states))
-        acts = [_activation(n) for n in names[d * each : (d + 1) * each]]
+        given = [_direction(_initial(c[5 + s], batch_first), d) if c.has(5 + s) else zero for s in range(states)]
+        state: State = tuple(given)
+        acts = [_activation(n, c.attrs.get("clip", 0.0)) for n in names[d * each : (d + 1) * each]]
         cell, projected = CELLS[c.op][0](c, x, w, r, bias, acts, d)
         steps: list[NodeEntry] = []
         backwards = kind == "reverse" or d == 1
         for t in reversed(range(length)) if backwards else range(length):
-            state = cell(emit("reshape", _part(projected, 0, t), shape=projected.type.shape[1:]), state)
-            steps.append(state[0])
+            new = cell(emit("reshape", _part(projected, 0, t), shape=projected.type.shape[1:]), state)
+            if c.has(4):  # sequences that end before keep their state, and their output is 0
+                runs = emit("less", scalar(t, c[4].type.dtype), emit("reshape", c[4], shape=(batch, 1)))
+                steps.append(emit("where", runs, new[0], zero))
+                state = tuple(emit("where", runs, n, old) for n, old in zip(new, state))
+            else:
+                state = new
+                steps.append(state[0])
         outputs.append(steps[::-1] if backwards else steps)
         last.append(list(state))
     y = _stacked(outputs, (length, count, batch, hidden))
     final = [emit("reshape", emit("concatenate", *[s[k] for s in last], axis=0), shape=(count, batch, hidden))
              for k in range(states)]  # fmt: skip
+    if batch_first:
+        return [emit("transpose", y, axes=(2, 0, 1, 3)), *(emit("transpose", v, axes=(1, 0, 2)) for v in final)]
     return [y, *final]
+
+
+def _initial(state: NodeEntry, batch_first: bool) -> NodeEntry:
+    return emit("transpose", state, axes=(1, 0, 2)) if batch_first else state
 
 
 def _stacked(outputs: Sequence[Sequence[NodeEntry]], shape: tuple[object, ...]) -> NodeEntry:

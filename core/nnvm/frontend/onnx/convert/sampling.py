@@ -138,7 +138,8 @@ def grid_sample(c: Context) -> NodeEntry:
     for k, size in enumerate(shape[2:]):
         part = emit("reshape", cut(grid, rank + 1, rank - 1 - k, rank - k), shape=places)
         low, high = (0.0, size - 1.0) if aligned else (-0.5, size - 0.5)
-        at = _affine(_affine(part, 1, 1), (size - 1) / 2, 0) if aligned else _affine(_affine(part, 1, 1), size / 2, -0.5)
+        from_edge = _affine(part, 1, 1)
+        at = _affine(from_edge, (size - 1) / 2, 0) if aligned else _affine(from_edge, size / 2, -0.5)
         taps.append(_taps(at, size, mode, padding, low, high))
     sampled = _combined(_channels_last(x), [_counter(shape[0], rank + 1, 0)], taps)
     return cast(emit("transpose", sampled, axes=(0, rank + 1, *range(1, rank + 1))), x.type.dtype)
