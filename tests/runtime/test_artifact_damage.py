@@ -1,0 +1,216 @@
+"""Damaged and hostile artifacts: an error that says so, never a crash, whatever the bytes."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+
+import numpy as np
+import pytest
+
+import nnvm
+import nnvm.symbol as sym
+from nnvm.artifact import compile_artifact, default_levels
+from nnvm.compiler.build_module import typed_graph
+from nnvm.runtime.artifact.container import ArtifactError, Container, write_container
+from nnvm.runtime.artifact.plan import dump_spec, load_spec
+from nnvm.runtime.artifact.tensors import read_tensors
+
+RNG = np.random.default_rng(11)
+X = RNG.standard_normal((3, 8)).astype(np.float32)
+WEIGHT = RNG.standard_normal((5, 8)).astype(np.float32)
+WANTED = X.astype(np.float64) @ WEIGHT.T
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The bytes of a good artifact."""
+    path = tmp_path_factory.mktemp("damage") / "good.nnvm"
+    params = {"fc_weight": WEIGHT}
+    net = sym.dense(sym.Variable("x"), units=5, use_bias=False, name="fc")
+    compile_artifact(typed_graph(net, {"x": (3, 8)}, params=params), params, path, default_levels()[:1])
+    return path.read_bytes()
+
+
+def outcome(path, data):
+    """None where the file is refused; else what it computes."""
+    path.write_bytes(data)
+    try:
+        return nnvm.runtime.load(path).run(x=X)["output0"]
+    except ArtifactError as error:
+        assert str(path) in str(error)
+        return None
+
+
+def test_the_whole_file_is_good(whole, tmp_path):
+    np.testing.assert_allclose(outcome(tmp_path / "m.nnvm", whole), WANTED, rtol=1e-5)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.01, 0.3, 0.6, 0.95, 0.9999])
+def test_cut_off(whole, tmp_path, share):
+    assert outcome(tmp_path / "m.nnvm", whole[: int(len(whole) * share)]) is None
+
+
+def test_something_added(whole, tmp_path):
+    assert outcome(tmp_path / "m.nnvm", whole + b"\0") is None
+
+
+def test_two_hundred_mutations(whole, tmp_path):
+    """Bits flipped, bytes overwritten, lengths made absurd, pieces moved: refused, or (unused bytes) right."""
+    rng = np.random.default_rng(3)
+    refused = 0
+    for number in range(200):
+        data = bytearray(whole)
+        at = int(rng.integers(256 if number % 2 else len(data)))  # every other one in the header
+        kind = number % 4
+        if kind < 2:
+            data[at] ^= 1 << int(rng.integers(8))
+        elif kind == 2:
+            data[at : at + 8] = struct.pack("<Q", int(rng.integers(1 << 63)) | 1 << 63)[: len(data) - at]
+        else:
+            other = int(rng.integers(len(data) - 64))
+            data[at : at + 64] = data[other : other + 64]
+            data = data[: len(whole)]
+        found = outcome(tmp_path / f"{number}.nnvm", bytes(data))
+        if found is None:
+            refused += 1
+        else:
+            np.testing.assert_allclose(found, WANTED, rtol=1e-5)
+    assert refused > 100
+
+
+def test_every_section_has_its_checksum(whole, tmp_path):
+    path = tmp_path / "m.nnvm"
+    path.write_bytes(whole)
+    container = Container(path)
+    for name in ("plan", "code0", "weights"):
+        start = whole.index(bytes(container.read(name)))
+        data = bytearray(whole)
+        data[start + container.size_of(name) // 2] ^= 16
+        (tmp_path / name).write_bytes(bytes(data))
+        with pytest.raises(ArtifactError, match=f"section '{name}' is damaged"):
+            nnvm.runtime.load(tmp_path / name).run(x=X)
+
+
+def test_what_is_no_artifact(tmp_path):
+    path = tmp_path / "m.nnvm"
+    for data, says in ((b"", "fewer than"), (b"PK\3\4" * 100, "no artifact")):
+        path.write_bytes(data)
+        with pytest.raises(ArtifactError, match=says):
+            nnvm.runtime.load(path)
+    with pytest.raises(OSError):
+        nnvm.runtime.load(tmp_path / "nowhere.nnvm")
+
+
+def test_another_version_is_named(whole, tmp_path):
+    path = tmp_path / "m.nnvm"
+    path.write_bytes(whole[:8] + struct.pack("<I", 99) + whole[12:])
+    with pytest.raises(ArtifactError, match="format version 99, this nnvm reads 1"):
+        nnvm.runtime.load(path)
+
+
+def sections_of(whole, tmp_path):
+    path = tmp_path / "good.nnvm"
+    path.write_bytes(whole)
+    container = Container(path)
+    return {name: [bytes(container.read(name))] for name in container.names()}
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "says"),
+    [
+        (("levels", 0, "steps", 0, "kernel"), 9, "no kernel 9"),
+        (("levels", 0, "steps", 0, "buffers", 0, 0), 77, "no memory 77"),
+        (("levels", 0, "steps", 0, "buffers"), [], "other buffers than it takes"),
+        (("levels", 0, "steps", 0, "buffers", 0, 1), [[1, "n"]], "the size n is not known"),
+        (("levels", 0, "kernels", 0, "start"), 1 << 40, "outside the code"),
+        (("levels", 0, "kernels", 0, "size"), -1, "at least 0"),
+        (("levels", 0, "kernels", 0, "name"), "no_such_symbol", "cannot be linked"),
+        (("levels", 0, "code"), "elsewhere", "no section 'elsewhere'"),
+        (("levels", 0, "weights"), ["none"], "no memory|is missing"),
+        (("levels", 0, "arena"), 1 << 70, "a number is wanted"),
+        (("levels", 0, "arena"), [[1, ["floordiv", 4, 0]]], "damaged"),
+        (("levels",), [], "no code"),
+        (("inputs", 0, "dtype"), "float7", "float7"),
+        (("inputs", 0, "shape"), [-3, 8], "at least 0"),
+        (("sizes",), {"n": [5, 0]}, "nowhere"),
+    ],
+)
+def test_a_plan_that_makes_no_sense(whole, tmp_path, where, value, says):
+    """With a checksum that is right: what a run relies on is checked all the same."""
+    sections = sections_of(whole, tmp_path)
+    plan = json.loads(sections["plan"][0])
+    inside = plan
+    for key in where[:-1]:
+        inside = inside[key]
+    inside[where[-1]] = value
+    write_container(tmp_path / "m.nnvm", {**sections, "plan": [json.dumps(plan).encode()]})
+    with pytest.raises(ArtifactError, match=says):
+        nnvm.runtime.load(tmp_path / "m.nnvm")
+
+
+def test_more_memory_than_there_is(whole, tmp_path):
+    sections = sections_of(whole, tmp_path)
+    plan = json.loads(sections["plan"][0])
+    plan["levels"][0]["arena"] = 1 << 60
+    write_container(tmp_path / "m.nnvm", {**sections, "plan": [json.dumps(plan).encode()]})
+    with pytest.raises(MemoryError, match=f"needs {(1 << 60) // 10**9}"):
+        nnvm.runtime.load(tmp_path / "m.nnvm").run(x=X)
+
+
+def test_plans_are_read_as_they_were_written(whole, tmp_path):
+    (plan,) = sections_of(whole, tmp_path)["plan"]
+    assert dump_spec(load_spec(plan)) == plan
+
+
+def test_mutated_plans_raise_value_errors_only(whole, tmp_path):
+    """300 plans with a value replaced: what `load_spec` takes, it writes again; everything else is a ValueError."""
+    (plan,) = sections_of(whole, tmp_path)["plan"]
+    rng = np.random.default_rng(5)
+    spots = [m.span() for m in re.finditer(rb'-?\d+|"[^"]*"|\[\]|true|false', plan)]
+    others = [b"-1", b"1e400", b"99999999999999999999", b'""', b"[]", b"{}", b"null", b"[[1,[]]]", b"[" * 2000]
+    failed = 0
+    for _ in range(300):
+        start, end = spots[int(rng.integers(len(spots)))]
+        data = plan[:start] + others[int(rng.integers(len(others)))] + plan[end:]
+        try:
+            dump_spec(load_spec(data))
+        except ValueError:
+            failed += 1
+    assert failed > 200
+
+
+def test_sizes_nested_too_deep(whole, tmp_path):
+    plan = json.loads(sections_of(whole, tmp_path)["plan"][0])
+    size = 1
+    for _ in range(100):
+        size = [[1, ["max", size, "n"]]]
+    plan["levels"][0]["arena"] = size
+    with pytest.raises(ValueError, match="nested too deep"):
+        load_spec(json.dumps(plan).encode())
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"dtype": "F32", "shape": [4], "data_offsets": [0, 1 << 50]},
+        {"dtype": "F32", "shape": [1 << 62], "data_offsets": [0, 16]},
+        {"dtype": "F32", "shape": [-4, -1], "data_offsets": [0, 16]},
+        {"dtype": "F32", "shape": [4.0], "data_offsets": [0, 16]},
+        {"dtype": "F32", "shape": [4], "data_offsets": [2, 18]},
+        {"dtype": "F32", "shape": [4], "data_offsets": [16]},
+        {"dtype": "F33", "shape": [4], "data_offsets": [0, 16]},
+        ["F32"],
+    ],
+)
+def test_weights_that_lie_nowhere(entry):
+    head = json.dumps({"w": entry}).encode()
+    with pytest.raises(ValueError, match="'w'"):
+        read_tensors(memoryview(struct.pack("<Q", len(head)) + head + bytes(64)))
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff" * 8, struct.pack("<Q", 2) + b"[]", struct.pack("<Q", 4) + b"\xff\xff{}"])
+def test_weights_without_a_header(data):
+    with pytest.raises(ValueError):
+        read_tensors(memoryview(data))
