@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 import warnings
@@ -129,7 +130,7 @@ def _built(
     if config.debug_level():
         took = sum(entry.seconds.values())
         print(f"nnvm: {kind} graph, {entry.native} of {entry.total} nodes native, {len(entry.kernels)} kernels, "
-              f"{took:.2f} s")  # fmt: skip
+              f"{took:.2f} s", file=sys.stderr)  # fmt: skip
     return runner
 
 

@@ -30,6 +30,6 @@ def test_the_environment_chooses(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("NNVM_DUMP", str(tmp_path))
     monkeypatch.setenv("NNVM_DEBUG", "2")
     apply_passes(_graph(), ["FoldConstant"], PassContext(instruments=list(default_instruments())))
-    assert "FoldConstant" in capsys.readouterr().out
+    assert "FoldConstant" in capsys.readouterr().err
     (folder,) = tmp_path.iterdir()
     assert (folder / "001_FoldConstant.txt").exists()

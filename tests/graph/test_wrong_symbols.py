@@ -97,3 +97,13 @@ def test_json(change, message):
     with pytest.raises(ValueError, match=message):
         load_json(broken(change))
     assert load_json(broken(lambda d: None)).outputs[0].node.name == "r"
+
+
+def test_names_that_the_graph_lacks():
+    deep = sym.Variable("data")
+    for i in range(99):
+        deep = sym.relu(deep, name=f"layer{i}")
+    with pytest.raises(TypeInferenceError, match=r"no value layer5_out; did you mean layer5_output"):
+        deep.infer_shape(layer5_out=(3,))
+    with pytest.raises(TypeInferenceError, match=r"no value zz; it has: data$"):
+        deep.infer_shape(zz=(3,))

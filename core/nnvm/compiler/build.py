@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import nnvm.ops  # noqa: F401  registers the operators
+from nnvm.compiler.debug_log import log_kernels
 from nnvm.compiler.lower_group import lower_group
 from nnvm.compiler.pipeline import pipeline
 from nnvm.dim import Dim, SymDim, symbol, symbols
@@ -114,7 +115,9 @@ def compile_graph(graph: Graph, options: BuildOptions | None = None) -> Compiled
     that names its nodes.
     """
     with _no_garbage_collection():
-        return _compile(graph, options or BuildOptions())
+        compiled = _compile(graph, options or BuildOptions())
+    log_kernels(compiled)
+    return compiled
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from nnvm.compiler.build import BuildOptions, compile_graph
+from nnvm.compiler.debug_log import log_compilation
 from nnvm.compiler.pipeline import rewriting
 from nnvm.dim import Dim, as_shape
 from nnvm.dtype import BF16, F32, DType, f32_to_bf16
@@ -103,6 +104,7 @@ def build(
                            enabled_passes=context.enabled, options=context.options, verify=context.verify,
                            instruments=tuple(context.instruments))  # fmt: skip
     compiled = compile_graph(typed, options)
+    log_compilation(compiled)
     main = compiled.graph
     weights = {v.name: _as_type(weights[v.name], v[0].type) for v in main.inputs if v.name in weights}
     read = set(main.nodes)

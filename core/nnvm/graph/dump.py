@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -54,14 +55,14 @@ class DumpInstrument:
 
 
 class TimingInstrument:
-    """Prints a line for each pass: milliseconds, nodes before and after."""
+    """Prints a line for each pass to the standard error: milliseconds, nodes before and after."""
 
     def before_pass(self, name: str, graph: Graph) -> None:
         pass
 
     def after_pass(self, name: str, before: Graph, after: Graph, seconds: float) -> None:
         size = f"{len(before.nodes)} -> {len(after.nodes)} nodes" if after is not before else "(unchanged)"
-        print(f"nnvm: {seconds * 1e3:8.1f} ms  {name:22} {size}")
+        print(f"nnvm: {seconds * 1e3:8.1f} ms  {name:22} {size}", file=sys.stderr)
 
 
 def default_instruments() -> Iterable[Instrument]:

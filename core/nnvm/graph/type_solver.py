@@ -13,6 +13,7 @@ its result and what is known of the output carry sizes backward. What is only as
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Union
 
@@ -38,6 +39,8 @@ ELEMWISE: Hint = "elemwise"
 
 #: What may be used: facts alone; also named sizes in rules that decide by extents; also what is only assumed.
 _FACTS, _NAMED, _ASSUMED = range(3)
+#: With more values than these an error lists the variables alone.
+_FEW = 50
 _RULE_ERRORS = (ValueError, TypeError, IndexError)
 
 
@@ -134,7 +137,10 @@ class _Solver:
             else:
                 by_name.setdefault(f"{e.node.name}_output{e.index}", value)
         if unknown := [name for name in given if name not in by_name and name not in names]:
-            raise TypeInferenceError(f"the graph has no value {', '.join(unknown)}; it has: {', '.join(by_name)}")
+            near = difflib.get_close_matches(unknown[0], by_name, 3)
+            known = [v.name for v in graph.inputs] if len(by_name) > _FEW else list(by_name)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"it has: {', '.join(known)}"
+            raise TypeInferenceError(f"the graph has no value {', '.join(unknown)}; {hint}")
         for node in dict.fromkeys((*graph.inputs, *self.order)):
             hint = given.get(node.name, hints.get(node.name)) if node.is_variable else hints.get(node.name)
             if not (node.is_variable or node.is_constant):
