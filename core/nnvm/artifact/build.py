@@ -124,9 +124,8 @@ def _renumbered(graph: Graph) -> Graph:
     counters: Counter[str] = Counter()
 
     def rename(node: Node, inputs: tuple[NodeEntry, ...]) -> Node:
-        stem, _, number = node.name.rpartition("_")
-        name = node.name
-        if number.isdigit() and stem in (node.op.name, "const"):
+        found, name = re.fullmatch(r"(.+?)_?\d+", node.name), node.name
+        if found is not None and (stem := found[1]) in (node.op.name, "const"):
             name = f"{stem}_{counters[stem]}"
             counters[stem] += 1
         attrs = {k: _renumbered(v) if isinstance(v, Graph) else v for k, v in node.attrs.items()}

@@ -77,7 +77,7 @@ def _arrays(module: Module, given: list[str]) -> dict[str, Any]:
     arrays: dict[str, Any] = {}
     for text in given:
         name, equals, file = text.partition("=")
-        if not equals:
+        if not equals or Path(text).is_file():  # a file may have an equals sign in its name
             name, file = "", text
         try:
             loaded = np.load(file, allow_pickle=False)

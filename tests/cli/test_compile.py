@@ -1,0 +1,161 @@
+"""``nnvm compile`` and ``nnvm run``."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import nnvm
+import nnvm.symbol as sym
+from nnvm.cli.compile import shape
+from nnvm.cli.main import main
+from nnvm.compiler.build_module import typed_graph
+
+RNG = np.random.default_rng(41)
+WEIGHT, BIAS = (RNG.standard_normal(s).astype(np.float32) for s in ((5, 12), (5,)))
+
+
+def relu_dense(x):
+    return np.maximum(x.astype(np.float64) @ WEIGHT.T + BIAS, 0)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """net.json with net.npz, and model.onnx: the same layer."""
+    onnx = pytest.importorskip("onnx")
+    from onnx import TensorProto, helper, numpy_helper
+
+    path = tmp_path_factory.mktemp("compile")
+    net = sym.relu(sym.dense(sym.Variable("x"), units=5, name="fc"))
+    graph = typed_graph(net, {"x": (2, 12)}, params={"fc_weight": WEIGHT, "fc_bias": BIAS})
+    (path / "net.json").write_text(graph.json())
+    np.savez(path / "net.npz", fc_weight=WEIGHT, fc_bias=BIAS)
+    nodes = [helper.make_node("Gemm", ["x", "w", "b"], ["h"], transB=1), helper.make_node("Relu", ["h"], ["y.1"])]
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", k]) for n, k in (("x", 12), ("y.1", 5))]
+    weights = [numpy_helper.from_array(WEIGHT, "w"), numpy_helper.from_array(BIAS, "b")]
+    model = helper.make_model(helper.make_graph(nodes, "g", values[:1], values[1:], weights),
+                              opset_imports=[helper.make_opsetid("", 17)], ir_version=8)  # fmt: skip
+    onnx.save(model, path / "model.onnx")
+    return path
+
+
+@pytest.fixture(scope="module")
+def artifact(folder):
+    file = folder / "model.nnvm"
+    assert main(["compile", str(folder / "model.onnx"), "-o", str(file), "--target", "host"]) == 0
+    return file
+
+
+def test_an_onnx_model_from_end_to_end(artifact, tmp_path, capsys):
+    x = RNG.standard_normal((3, 12)).astype(np.float32)
+    np.save(tmp_path / "image.npy", x)
+    out = tmp_path / "out.npz"
+    assert main(["run", str(artifact), "--input", str(tmp_path / "image.npy"), "-o", str(out), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    with np.load(out) as found:
+        np.testing.assert_allclose(found["y.1"], relu_dense(x), rtol=1e-5, atol=1e-6)
+    assert facts["model"] == "model" and facts["outputs"]["y.1"]["shape"] == [3, 5]
+    assert facts["outputs"]["y.1"]["max"] == pytest.approx(relu_dense(x).max(), rel=1e-5)
+
+
+def test_what_is_written_is_said(folder, tmp_path, capsys):
+    file = tmp_path / "m.nnvm"
+    argv = ["compile", str(folder / "model.onnx"), "-o", str(file), "--target", "host", "--shape", "x=4,12", "--json"]
+    assert main(argv) == 0
+    said = capsys.readouterr()
+    facts = json.loads(said.out)
+    assert facts["bytes"] == file.stat().st_size and facts["inputs"] == {"x": "float32[4, 12]"}
+    assert "compiling for" in said.err
+    assert main(argv[:-1]) == 0
+    assert f"wrote {file}" in capsys.readouterr().out
+
+
+def test_json_with_weights_and_another_shape(folder, tmp_path, capsys):
+    file = tmp_path / "net.nnvm"
+    argv = ["compile", str(folder / "net.json"), "-o", str(file), "--target", "host"]
+    assert main(argv) == 1
+    assert "parameters have no values: fc_weight: float32[5, 12]" in capsys.readouterr().err
+    assert main([*argv, "--params", str(folder / "net.npz"), "--shape", "x=n,12"]) == 0
+    module = nnvm.runtime.load(file)
+    for n in (1, 6):
+        x = RNG.standard_normal((n, 12)).astype(np.float32)
+        np.testing.assert_allclose(module.run(x=x)["output0"], relu_dense(x), rtol=1e-5, atol=1e-6)
+
+
+def test_a_model_without_arrays_is_described(artifact, capsys):
+    assert main(["run", str(artifact)]) == 0
+    said = capsys.readouterr().out
+    assert "input  x: float32[n, 12]" in said and "output y.1: float32[n, 5]" in said
+    assert main(["run", str(artifact), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["inputs"] == {"x": "float32[n, 12]"}
+
+
+def test_arrays_by_name(artifact, tmp_path, capsys):
+    x = RNG.standard_normal((2, 12)).astype(np.float32)
+    np.savez(tmp_path / "all.npz", x=x)
+    np.save(tmp_path / "a=b.npy", x)
+    for text in (str(tmp_path / "all.npz"), f"x={tmp_path / 'all.npz'}", f"x={tmp_path / 'a=b.npy'}",
+                 str(tmp_path / "a=b.npy")):  # fmt: skip
+        assert main(["run", str(artifact), "--input", text, "--json"]) == 0
+        facts = json.loads(capsys.readouterr().out)["outputs"]["y.1"]
+        assert facts["mean"] == pytest.approx(relu_dense(x).mean(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("argv", "status", "says"),
+    [
+        (["run", "nowhere.nnvm"], 1, "no file nowhere.nnvm"),
+        (["run", "{folder}/net.json"], 1, "it is no artifact"),
+        (["run", "{artifact}", "--input", "nowhere.npy"], 1, "no file nowhere.npy"),
+        (["run", "{artifact}", "--input", "{folder}/net.json"], 1, "no .npy or .npz file"),
+        (["run", "{artifact}", "--input", "{folder}/net.npz"], 1, "has no input 'fc_weight'"),
+        (["run", "{artifact}", "--level", "z80"], 1, "no code for 'z80'"),
+        (["run", "{artifact}", "-o", "out.txt"], 2, "an .npz file"),
+        (["compile", "{folder}/model.onnx", "-o", "m.nnvm", "--target", "z80"], 2, "target 'z80' must begin with"),
+        (["compile", "{folder}/model.onnx", "-o", "m.nnvm", "--shape", "z=1,2"], 2, "no input 'z'; the inputs are x"),
+        (["compile", "{folder}/model.onnx", "-o", "no/such/m.nnvm"], 2, "no folder no/such"),
+        (["compile", "{folder}/net.json", "-o", "m.nnvm", "--params", "{folder}/net.json"], 1, "no .npz or .params"),
+        (["compile", "nowhere.onnx", "-o", "m.nnvm"], 1, "no file nowhere.onnx"),
+    ],
+)
+def test_errors_are_one_line(artifact, folder, capsys, argv, status, says):
+    given = [a.format(folder=folder, artifact=artifact) for a in argv]
+    assert main(given) == status
+    error = capsys.readouterr().err
+    assert says in error and error.count("\n") == 1 and error.startswith(f"nnvm {argv[0]}: ")
+
+
+def test_debug_shows_where(capsys):
+    assert main(["run", "nowhere.nnvm", "--debug"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["x", "=1,2", "x=1,-2", "x=1;2", "x=1,2.5"])
+def test_shapes_that_are_none(folder, text):
+    with pytest.raises(SystemExit) as stop:
+        main(["compile", str(folder / "model.onnx"), "-o", "m.nnvm", "--shape", text])
+    assert stop.value.code == 2
+
+
+def test_shapes():
+    assert shape("x=1,3,224") == ("x", (1, 3, 224))
+    assert shape("a=b:0=batch, 8") == ("a=b:0", ("batch", 8))
+    assert shape("scalar=") == ("scalar", ())
+
+
+def test_bytes_do_not_depend_on_the_process(folder, tmp_path):
+    """Compiled in processes of their own, with other hash seeds and without the object cache."""
+    made = []
+    for seed in ("1", "2024"):
+        file = tmp_path / f"{seed}.nnvm"
+        argv = [sys.executable, "-m", "nnvm.cli", "compile", str(folder / "model.onnx"), "-o", str(file), "--target",
+                "x86-64-v3"]  # fmt: skip
+        env = {**os.environ, "PYTHONHASHSEED": seed, "NNVM_CACHE": "0"}
+        subprocess.run(argv, check=True, capture_output=True, env=env)
+        made.append(file.read_bytes())
+    assert made[0] == made[1]
