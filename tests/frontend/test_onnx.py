@@ -94,10 +94,16 @@ def test_old_opsets_are_converted():
     np.testing.assert_array_equal(Backend.run_model(net, [x, b])[0], x + b)
 
 
-def test_old_slopes_per_channel_are_refused():
-    net = model([("PRelu", ["x", "s"], ["y"])], {"x": ([2, 3, 3], F)}, {"y": ([2, 3, 3], F)}, {"s": normal(3)}, opset=6)
+def test_old_slopes_are_per_channel():
+    slopes, x = normal(3), normal(2, 3, 3, seed=1)
+    inputs = {"x": ([2, 3, 3], F)}
+    net = model([("PRelu", ["x", "s"], ["y"])], inputs, {"y": ([2, 3, 3], F)}, {"s": slopes}, opset=6)
+    (y,) = Backend.run_model(net, [x])
+    np.testing.assert_array_equal(y, np.where(x > 0, x, x * slopes[:, None]))
+    computed = model([("Abs", ["s"], ["a"]), ("PRelu", ["x", "a"], ["y"])], inputs, {"y": ([2, 3, 3], F)},
+                     {"s": slopes}, opset=6)  # fmt: skip
     with pytest.raises(UnsupportedModel, match="slopes per channel"):
-        from_onnx(net)
+        from_onnx(computed)
 
 
 def test_a_value_that_decides_a_shape():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,10 +16,12 @@ from nnvm.frontend.onnx import convert  # noqa: F401  registers the converters
 from nnvm.frontend.onnx.formats import Narrow, format_of
 from nnvm.frontend.onnx.functions import inline_definitions
 from nnvm.frontend.onnx.narrow import LOOKS, MOVES, looking, moving
+from nnvm.frontend.onnx.old_opsets import at_opset
 from nnvm.frontend.onnx.protos import array_of, element_type, format_array_of
 from nnvm.frontend.onnx.sizes import fold_sizes
 from nnvm.frontend.onnx.subgraphs import CONTROL
 from nnvm.frontend.onnx.table import Context, NeedsValue, Unsupported, Value, find, materialise, of_array
+from nnvm.frontend.onnx.unsupported import UnsupportedModel, UnsupportedNode
 from nnvm.graph import Graph, Node, NodeEntry, TensorType, TypeInferenceError, apply, variable
 
 __all__ = ["Imported", "UnsupportedModel", "UnsupportedNode", "from_onnx"]
@@ -45,40 +46,6 @@ class Imported(NamedTuple):
     params: dict[str, Array]
 
 
-@dataclass(frozen=True)
-class UnsupportedNode:
-    """A node that cannot be imported.
-
-    Attributes:
-        op: its type, with the domain in front where it is not ONNX's own.
-        needs: graph inputs whose values would have to be known.
-    """
-
-    op: str
-    name: str
-    opset: int
-    reason: str
-    needs: frozenset[str] = frozenset()
-
-    def __str__(self) -> str:
-        return f"{self.op} (opset {self.opset}) at {self.name}: {self.reason}"
-
-
-class UnsupportedModel(ValueError):
-    """The model has nodes, inputs or outputs that cannot be imported; `nodes` lists all of them."""
-
-    def __init__(self, nodes: Sequence[UnsupportedNode]) -> None:
-        self.nodes = tuple(nodes)
-        super().__init__("the model cannot be imported:\n" + "\n".join(f"  {n}" for n in nodes))
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """Graph inputs whose values would make it importable; empty where that is not enough."""
-        if not all(n.needs for n in self.nodes):
-            return frozenset()
-        return frozenset().union(*(n.needs for n in self.nodes))
-
-
 def from_onnx(
     model: Any, shapes: Mapping[str, Sequence[int | str]] | None = None, values: Mapping[str, Array] | None = None
 ) -> Imported:
@@ -98,32 +65,11 @@ def from_onnx(
     if isinstance(model, (str, os.PathLike)):
         model = onnx.load(os.fspath(model))
     if (version := next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), OLDEST)) < OLDEST:
-        model = _raised(model, version)
+        model = at_opset(model, version, OLDEST)
     if len(model.functions):
         model = onnx.inliner.inline_local_functions(model)
     model = inline_definitions(model)
     return _Importer(model, shapes or {}, values or {}).run()
-
-
-def _raised(model: Any, version: int) -> Any:
-    """An older model as one of the oldest opset that there are converters for, by ONNX's own rules."""
-    import onnx
-    import onnx.version_converter
-
-    sizes = {t.name: tuple(t.dims) for t in model.graph.initializer}
-    for v in model.graph.input:
-        sizes.setdefault(v.name, tuple(d.dim_value for d in v.type.tensor_type.shape.dim))
-    why = "slopes per channel, which ONNX's conversion to opset 7 leaves on the last axis"
-    slopes = [UnsupportedNode("PRelu", n.name or n.output[0], version, why) for n in model.graph.node
-              if n.op_type == "PRelu" and sizes.get(n.input[1]) not in ((), (1,))]  # fmt: skip
-    if slopes:
-        raise UnsupportedModel(slopes)
-    try:
-        return onnx.version_converter.convert_version(model, OLDEST)
-    except (RuntimeError, onnx.checker.ValidationError) as e:
-        why = f"opset before {OLDEST}, and ONNX cannot convert it: {str(e).splitlines()[0]}"
-        nodes = [UnsupportedNode(n.op_type, n.name or n.output[0], version, why) for n in model.graph.node]
-        raise UnsupportedModel(nodes) from None
 
 
 class BrokenBody(Exception):

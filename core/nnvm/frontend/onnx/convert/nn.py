@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from nnvm.dim import Dim
-from nnvm.dtype import F32, I64
+from nnvm.dtype import F32
 from nnvm.frontend.onnx.convert.elementwise import cast
-from nnvm.frontend.onnx.table import Context, Unsupported, converts, emit, of_array, scalar
-from nnvm.graph import NodeEntry, apply
+from nnvm.frontend.onnx.table import Context, Unsupported, converts, emit, scalar
+from nnvm.graph import NodeEntry
 
 __all__ = ["Pads", "conv", "matmul", "per_channel", "window_padding"]
 
@@ -70,6 +68,7 @@ def conv_transpose(c: Context) -> NodeEntry:
     wanted = c.attrs.get("output_shape")
     if wanted is None and auto in ("SAME_UPPER", "SAME_LOWER"):
         wanted = tuple(n * s for n, s in zip(x.type.shape[2:], strides))
+    missing: list[int] = []
     if wanted is None:
         pads = c.attrs.get("pads", (0,) * (2 * rank)) if auto == "NOTSET" else (0,) * (2 * rank)
         padding = list(zip(pads[:rank], pads[rank:]))
@@ -79,17 +78,20 @@ def conv_transpose(c: Context) -> NodeEntry:
             total = s * (n - 1) + m + (k - 1) * d + 1 - w
             if not isinstance(total, int):
                 raise Unsupported("output_shape on a symbolic axis")
-            if total < 0:
-                raise Unsupported("an output_shape larger than what the kernel reaches")
+            missing.append(max(0, -total))  # what the kernel does not reach lies at the end
+            total = max(0, total)
             half = total // 2
             padding.append((total - half, half) if auto != "SAME_UPPER" else (half, total - half))
-    bias = [c[2]] if c.has(2) else []
-    low = tuple((a, b) for a, b in padding)
     over = tuple(max(0, m - max(s, d) + 1) for m, s, d in zip(more, strides, dilation))
     if any(over):
         raise Unsupported(f"output_padding {more} with strides {strides}")
-    return emit(f"conv{rank}d_transpose", x, weight, *bias, strides=strides, padding=low, dilation=dilation,
-                groups=c.attrs.get("group", 1), output_padding=more)  # fmt: skip
+    bias = [c[2]] if c.has(2) and not any(missing) else []
+    out = emit(f"conv{rank}d_transpose", x, weight, *bias, strides=strides, padding=tuple(padding), dilation=dilation,
+               groups=c.attrs.get("group", 1), output_padding=more)  # fmt: skip
+    if not any(missing):
+        return out
+    out = emit("pad", out, pad_width=((0, 0), (0, 0), *((0, m) for m in missing)), mode="constant", value=0)
+    return emit("add", out, per_channel(c[2], rank + 2)) if c.has(2) else out
 
 
 @converts("GlobalAveragePool", "GlobalMaxPool")
