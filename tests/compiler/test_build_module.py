@@ -108,6 +108,20 @@ def test_the_format_of_parameter_files() -> None:
     assert bytes(nnvm.compiler.save_param_dict({"w": np.float32([1, 2])})) == wanted
 
 
+def test_arrays_of_the_other_byte_order() -> None:
+    x, w = (rng.standard_normal(4).astype(np.float32) for _ in range(2))
+    swapped = w.astype(w.dtype.newbyteorder("S"))
+    assert not swapped.dtype.isnative
+    np.testing.assert_array_equal(nnvm.compiler.load_param_dict(nnvm.compiler.save_param_dict({"w": swapped}))["w"], w)
+    graph, lib, params = nnvm.compiler.build(
+        sym.Variable("x") * sym.exp(sym.Variable("w")), shape={"x": (4,)}, params={"w": swapped}
+    )
+    module = nnvm.runtime.create(graph, lib)
+    module.set_input(**params)
+    module.run(x=x.astype(x.dtype.newbyteorder("S")))
+    np.testing.assert_allclose(module.get_output(0), x * np.exp(w), rtol=1e-5)
+
+
 def test_wrong_inputs_are_explained() -> None:
     params = weights()
     graph, lib, new = nnvm.compiler.build(net(), shape={"data": DATA.shape}, params=params)
@@ -125,7 +139,7 @@ def test_wrong_inputs_are_explained() -> None:
     module.run(data=DATA, **new)
     with pytest.raises(IndexError, match="output 1 of 1"):
         module.get_output(1)
-    with pytest.raises(ValueError, match="cannot run on 'cuda:0'"):
+    with pytest.raises(ValueError, match=r"^the graph is built for the CPU and cannot run on 'cuda:0'"):
         nnvm.runtime.create(graph, lib, "cuda:0")
     other, _, _ = nnvm.compiler.build(sym.relu(sym.Variable("x")), shape={"x": (3,)})
     with pytest.raises(ValueError, match="another graph"):
@@ -137,6 +151,11 @@ def test_wrong_builds_are_explained() -> None:
         nnvm.compiler.build(net(), shape={"dta": (1, 3, 8, 8)})
     with pytest.raises(ValueError, match="no parameter 'w'"):
         nnvm.compiler.build(net(), shape={"data": (1, 3, 8, 8)}, params={"w": DATA})
+    double = {"fc_bias": np.zeros(5)}
+    with pytest.raises(
+        ValueError, match=r"the parameter fc_bias is float32\[5\], got float64\[5\].*astype\('float32'\)"
+    ):
+        nnvm.compiler.build(net(), shape={"data": DATA.shape}, dtype={"fc_bias": "float32"}, params=double)
     with pytest.raises(ValueError, match="must begin with 'llvm'"):
         nnvm.compiler.build(net(), "vulkan", shape={"data": (1, 3, 8, 8)})
     with pytest.raises(TypeInferenceError, match="data"):

@@ -106,7 +106,7 @@ def build(
     compiled = compile_graph(typed, options)
     log_compilation(compiled)
     main = compiled.graph
-    weights = {v.name: _as_type(weights[v.name], v[0].type) for v in main.inputs if v.name in weights}
+    weights = {v.name: _as_type(weights[v.name], v) for v in main.inputs if v.name in weights}
     read = set(main.nodes)
     kept = {v.name: weights[v.name] for v in main.inputs if v.name in weights and v in read}
     if compiled.prepare is None:
@@ -162,13 +162,16 @@ def _of_kind(v: Node, kind: str) -> Node:
 
 
 def _array(value: Any) -> Array:
-    return np.asarray(value.asnumpy() if hasattr(value, "asnumpy") else value, order="C")
+    array = np.asarray(value.asnumpy() if hasattr(value, "asnumpy") else value, order="C")
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
-def _as_type(array: Array, t: TensorType) -> Array:
-    """A weight as its type wants it; float32 for bfloat16 is rounded."""
+def _as_type(array: Array, v: Node) -> Array:
+    """A weight as its variable's type wants it; float32 for bfloat16 is rounded."""
+    t = v[0].type
     if t.dtype == BF16 and array.dtype == np.float32:
         array = f32_to_bf16(array)
     if array.dtype != t.dtype.numpy or array.shape != t.shape:
-        raise ValueError(f"a parameter of type {t} from an array {array.dtype}{list(array.shape)}")
+        cast = "" if array.dtype == t.dtype.numpy else f"; use astype('{t.dtype.name}'), or say its dtype"
+        raise ValueError(f"the parameter {v.name} is {t}, got {array.dtype}{list(array.shape)}{cast}")
     return array

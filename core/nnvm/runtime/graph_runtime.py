@@ -64,7 +64,7 @@ class GraphModule:
 
     def __init__(self, graph: Graph, lib: Library, ctx: object = None) -> None:
         if ctx is not None and str(ctx).partition("(")[0].partition(":")[0] != "cpu":
-            raise ValueError(f"a graph built for {lib.plan.graph} cannot run on {ctx!r}; give 'cpu'")
+            raise ValueError(f"the graph is built for the CPU and cannot run on {ctx!r}; give 'cpu', or build it anew")
         built = lib.plan.graph
         if graph is not built and _signature(graph) != _signature(built):
             raise ValueError("the library was built from another graph: their inputs or outputs differ")
@@ -197,6 +197,8 @@ def _fitting(v: Node, value: Any) -> Array:
     if isinstance(value, (bool, int, float, list, tuple)):
         value = np.asarray(value, np.float32 if t.dtype.name == "bfloat16" else t.dtype.numpy)
     array = np.array(value.asnumpy() if hasattr(value, "asnumpy") else value, order="C")
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     if t.dtype.name == "bfloat16" and array.dtype == np.float32:
         array = f32_to_bf16(array)
     if array.dtype != t.dtype.numpy:

@@ -56,7 +56,7 @@ def _array_bytes(name: str, array: Array) -> bytes:
     if kind not in _CODES:
         raise TypeError(f"the parameter {name} is {array.dtype}; only integers, floats and bools can be saved")
     bits = 1 if array.dtype.kind == "b" else array.dtype.itemsize * 8
-    data = np.ascontiguousarray(array).tobytes()
+    data = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
     head = struct.pack("<QQiiiBBH", _ARRAY_MAGIC, 0, _CPU, 0, array.ndim, _CODES[kind], bits, 1)
     return head + struct.pack(f"<{array.ndim}qq", *array.shape, len(data)) + data
 
