@@ -11,13 +11,20 @@ import os
 import sys
 from collections.abc import Sequence
 
-from . import bench, compile, doctor, run, show
+from . import bench, compile, doctor, export_c, run, show
 from .command import CliError, Command
 
 __all__ = ["COMMANDS", "main"]
 
 #: In the order in which ``nnvm --help`` lists them.
-COMMANDS: tuple[Command, ...] = (show.COMMAND, compile.COMMAND, run.COMMAND, bench.COMMAND, doctor.COMMAND)
+COMMANDS: tuple[Command, ...] = (
+    show.COMMAND,
+    compile.COMMAND,
+    run.COMMAND,
+    export_c.COMMAND,
+    bench.COMMAND,
+    doctor.COMMAND,
+)
 
 
 def version() -> str:

@@ -1,0 +1,234 @@
+"""A level of an artifact as C: header, source, kernels in a static library, weights, an example.
+
+The source is the plan written out, one call a step. Kernels are the artifact's objects as they are; what they call,
+``nnvm_parallel``, is part of the source: a loop of OpenMP where that is switched on (``-fopenmp``), else one thread.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import struct
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from nnvm.artifact.c_text import EXAMPLE, HEADER, SOURCE
+from nnvm.dim import Dim, numel
+from nnvm.runtime.artifact.container import Container
+from nnvm.runtime.artifact.module import read_spec
+from nnvm.runtime.artifact.plan import KernelSpec, Level, Ref, Spec, Step, TensorSpec
+from nnvm.target import Target
+
+__all__ = ["compiler", "export_c", "link_shared"]
+
+
+def export_c(container: Container, folder: Path, level: str | None = None) -> list[Path]:
+    """Writes the C files of one level into `folder`, which is made where it is not there; the paths.
+
+    ValueError lists the levels where `level` is none of them, or is not given and there are several.
+    """
+    spec = read_spec(container)
+    chosen = _chosen(spec, level)
+    name = re.sub(r"\W", "_", spec.model, flags=re.ASCII) or "model"
+    if name[0].isdigit():
+        name = f"m{name}"
+    weights = bytes(container.read("weights"))
+    code = bytes(container.read(chosen.code))
+    writer = _Writer(name, spec, chosen, weights)
+    folder.mkdir(parents=True, exist_ok=True)
+    files: dict[str, bytes] = {
+        f"{name}.h": writer.header().encode(),
+        f"{name}.c": writer.source().encode(),
+        "example.c": writer.example().encode(),
+        f"lib{name}_kernels.a": _archive(chosen.kernels, code),
+        f"{name}.safetensors": weights,
+    }
+    for file, data in files.items():
+        (folder / file).write_bytes(data)
+    return [folder / file for file in files]
+
+
+def compiler(triple: str) -> list[str] | None:
+    """The command of a C compiler for `triple`: ``$CC``, else cc, gcc or clang; None where there is none.
+
+    Only compilers for this machine are looked for; for another one set ``CC`` (aarch64-linux-gnu-gcc).
+    """
+    if given := os.environ.get("CC"):
+        return shlex.split(given)
+    if triple.partition("-")[0] != Target.host().triple.partition("-")[0]:
+        return None
+    found = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
+    return [found] if found is not None else None
+
+
+def link_shared(files: Sequence[Path], command: Sequence[str]) -> Path:
+    """Makes a shared library of what `export_c` wrote. RuntimeError quotes the compiler where it fails."""
+    source, library = (next(f for f in files if f.suffix == s and f.name != "example.c") for s in (".c", ".a"))
+    made = source.with_name(f"lib{source.stem}.so")
+    arguments = [*command, "-shared", "-fPIC", "-O2", str(source), str(library), "-lm", "-o", str(made)]
+    try:
+        done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise RuntimeError(f"{command[0]} cannot be run: {error}") from error
+    if done.returncode != 0:
+        raise RuntimeError(f"{shlex.join(arguments)} failed: {done.stderr.strip()[:400]}")
+    return made
+
+
+def _chosen(spec: Spec, level: str | None) -> Level:
+    names = [one.name for one in spec.levels]
+    if level is None and len(names) == 1:
+        return spec.levels[0]
+    if level is None or level not in names:
+        what = "several levels are there" if level is None else f"no level {level!r}"
+        raise ValueError(f"{what}; choose one of {', '.join(names)}")
+    return spec.levels[names.index(level)]
+
+
+class _Writer:
+    """The texts of one level."""
+
+    def __init__(self, name: str, spec: Spec, level: Level, weights: bytes) -> None:
+        self.name, self.spec, self.level, self.weights = name, spec, level, weights
+        self._sizes = list(spec.sizes)
+        self._head = 8 + struct.unpack_from("<Q", weights)[0]
+        self._entries = json.loads(weights[8 : self._head])
+        self._first_message: list[int] = []
+        self._messages: list[str] = []
+        for kernel in level.kernels:
+            self._first_message.append(len(self._messages))
+            self._messages += kernel.messages
+
+    def header(self) -> str:
+        return HEADER.format(name=self.name, guard=self.name.upper(), level=self.level.name,
+                             triple=self.level.triple, inputs=_listed("inputs", self.spec.inputs),
+                             outputs=_listed("outputs", self.spec.outputs), sizes=self._told_sizes(),
+                             num_inputs=len(self.spec.inputs), num_outputs=len(self.spec.outputs),
+                             num_sizes=len(self._sizes))  # fmt: skip
+
+    def source(self) -> str:
+        externs = "\n".join(f"extern int32_t {k.name}(void **, const int64_t *, void *, int64_t);"
+                            for k in self.level.kernels)  # fmt: skip
+        messages = "".join(f"    {_quoted(m)},\n" for m in self._messages)
+        return SOURCE.format(
+            name=self.name, externs=externs, weight_bytes=len(self.weights), head=self._head,
+            hash=_fnv1a(self.weights[: self._head]), messages=messages, num_messages=len(self._messages),
+            input_bytes=self._bytes_cases(self.spec.inputs), output_bytes=self._bytes_cases(self.spec.outputs),
+            arena=self._expr(self.level.arena), workspaces="\n".join(self._workspaces()), bases=self._bases(),
+            steps="\n".join(self._step(s) for s in self.level.steps), copies="\n".join(self._copies()),
+        )  # fmt: skip
+
+    def example(self) -> str:
+        return EXAMPLE.format(name=self.name, num_inputs=len(self.spec.inputs), num_outputs=len(self.spec.outputs),
+                              num_sizes=len(self._sizes), inputs=_listed("inputs", self.spec.inputs),
+                              outputs=_listed("outputs", self.spec.outputs))  # fmt: skip
+
+    def _told_sizes(self) -> str:
+        if not self._sizes:
+            return " * sizes: none; give NULL."
+        told = ", ".join(f"{n} (axis {a} of {self.spec.inputs[p].name})" for n, (p, a) in self.spec.sizes.items())
+        return f" * sizes: {_comment(told)}."
+
+    def _bases(self) -> str:
+        fixed = ["memory"]
+        fixed += [f"(char *)inputs[{i}]" for i in range(len(self.spec.inputs))]
+        fixed += [f"(char *)outputs[{i}]" for i in range(len(self.spec.outputs))]
+        fixed += [f"model->weights + {self._head + self._entries[w]['data_offsets'][0]}" for w in self.level.weights]
+        return ",\n        ".join(fixed)
+
+    def _workspaces(self) -> list[str]:
+        """One line for each distinct workspace of a step that needs one."""
+        found: dict[str, None] = {}
+        for step in self.level.steps:
+            kernel = self.level.kernels[step.kernel]
+            if kernel.workspace != 0:
+                local = dict(zip(kernel.sizes, step.sizes))
+                found[self._expr(kernel.workspace, {k: self._expr(v) for k, v in local.items()})] = None
+        return [f"    work = max_of(work, {text});" for text in found]
+
+    def _step(self, step: Step) -> str:
+        kernel = self.level.kernels[step.kernel]
+        buffers = ", ".join(self._pointer(r) for r in step.buffers) or "0"
+        sizes = ", ".join(self._expr(d) for d in step.sizes) or "0"
+        return (f"    {{\n        void *b[] = {{{buffers}}};\n        const int64_t s[] = {{{sizes}}};\n"
+                f"        if ((code = {kernel.name}(b, s, workspace, threads)) != 0) {{\n"
+                f"            code += {self._first_message[step.kernel]};\n            goto done;\n        }}\n"
+                "    }")  # fmt: skip
+
+    def _copies(self) -> list[str]:
+        return [f"    memcpy(outputs[{c.output}], {self._pointer(c.source)}, (size_t)nnvm_output_bytes({c.output}, n));"
+                for c in self.level.copies]  # fmt: skip
+
+    def _pointer(self, ref: Ref) -> str:
+        return f"base[{ref.base}]" if ref.offset == 0 else f"base[{ref.base}] + {self._expr(ref.offset)}"
+
+    def _bytes_cases(self, tensors: Sequence[TensorSpec]) -> str:
+        return "\n".join(f"    case {i}: return {self._expr(numel(t.shape) * t.dtype.bytes)};"
+                         for i, t in enumerate(tensors))  # fmt: skip
+
+    def _expr(self, d: Dim, names: dict[str, str] | None = None) -> str:
+        """A size as C; `names`: C of the sizes in it, by default the caller's."""
+        if isinstance(d, int):
+            return f"INT64_C({d})"
+        terms = []
+        for term, coef in d.terms:
+            factors = [] if coef == 1 and term else [f"INT64_C({coef})"]
+            terms.append(" * ".join([*factors, *(self._atom(a, names) for a in term)]))
+        return f"({' + '.join(terms)})"
+
+    def _atom(self, atom: tuple[object, ...], names: dict[str, str] | None) -> str:
+        if atom[0] == "sym":
+            name = str(atom[1])
+            return names[name] if names is not None else f"n[{self._sizes.index(name)}]"
+        function = {"floordiv": "div_of", "mod": "mod_of", "max": "max_of", "min": "min_of"}[str(atom[0])]
+        a, b = (self._expr(x, names) for x in atom[1:])  # type: ignore[arg-type]
+        return f"{function}({a}, {b})"
+
+
+def _listed(what: str, tensors: Sequence[TensorSpec]) -> str:
+    lines = [f" *   {i}: {_comment(t.name)}: {_comment(str(t))}" for i, t in enumerate(tensors)]
+    return "\n".join([f" * {what}, contiguous arrays:", *lines])
+
+
+def _comment(text: str) -> str:
+    """Text that cannot end a comment in C."""
+    return text.replace("*/", "* /").replace("\n", " ").replace("\\", "/")
+
+
+def _quoted(text: str) -> str:
+    """A string literal of C."""
+    return '"' + "".join(c if c.isascii() and c.isprintable() and c not in '"\\?' else
+                         "".join(f"\\{b:03o}" for b in c.encode()) for c in text) + '"'  # fmt: skip
+
+
+def _fnv1a(data: bytes) -> str:
+    """FNV-1a of 64 bits, as the source computes it too."""
+    value = 0xCBF29CE484222325
+    for byte in data:
+        value = (value ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
+    return f"UINT64_C(0x{value:016x})"
+
+
+def _archive(kernels: Sequence[KernelSpec], code: bytes) -> bytes:
+    """A static library (System V ar with its index) of the kernels' objects."""
+    members = [code[k.start : k.start + k.size] for k in kernels]
+    names = b"".join(k.name.encode() + b"\0" for k in kernels)
+    names += b"\0" * (len(names) % 2)
+    index_size = 4 + 4 * len(kernels) + len(names)
+    at, starts = 8 + 60 + index_size, []
+    for data in members:
+        starts.append(at)
+        at += 60 + len(data) + len(data) % 2
+    out = [b"!<arch>\n", _member("/", index_size), struct.pack(f">{1 + len(starts)}I", len(starts), *starts), names]
+    for number, data in enumerate(members):
+        out += [_member(f"k{number}.o/", len(data)), data, b"\n" * (len(data) % 2)]
+    return b"".join(out)
+
+
+def _member(name: str, size: int) -> bytes:
+    """The header of a member; no date and owner, so that equal contents are equal files."""
+    return f"{name:<16}{0:<12}{0:<6}{0:<6}{644:<8}{size:<10}`\n".encode()
