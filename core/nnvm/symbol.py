@@ -211,6 +211,9 @@ class Symbol(Arithmetic):
     def __deepcopy__(self, memo: dict[int, Any]) -> Symbol:
         return self.__copy__()  # nodes never change
 
+    def __reduce__(self) -> tuple[Callable[[str], Symbol], tuple[str]]:
+        return load_json, (self.tojson(),)
+
     def __repr__(self) -> str:
         return f"<Symbol {', '.join(map(str, self.entries))}>"
 

@@ -1,14 +1,18 @@
 """JSON and DOT."""
 
 import contextlib
+import copy
 import itertools
 import json
+import pickle
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import nnvm
+import nnvm.symbol as sym
 from nnvm.attribute import AttrScope
 from nnvm.compiler.pipeline import pipeline
 from nnvm.dim import dim_max, symbol
@@ -186,3 +190,34 @@ def test_dot():
     text = apply_passes(residual_network(), pipeline(), PassContext()).dot()
     assert text.startswith("digraph") and text.count("[label") > 10 and "conv2d\\nrelu" in text
     assert text.count("{") == text.count("}") == 1
+
+
+def test_copies_and_pickles():
+    x = sym.Variable("x", shape=(2, 3))
+    net = sym.dense(x * 2, units=4, name="fc")
+    again = pickle.loads(pickle.dumps(net))
+    assert again.tojson() == net.tojson() and again.infer_shape()[1] == [(2, 4)]
+    g = nnvm.graph.create(net).apply("InferType")
+    for other in (copy.copy(g), copy.deepcopy(g), pickle.loads(pickle.dumps(g))):
+        assert_graph_equal(other, g)
+        assert all(a.op is b.op for a, b in zip(other.nodes, g.nodes, strict=True))
+    assert copy.deepcopy(g).with_attrs(mine=1).attrs != g.attrs
+    op = nnvm.graph.get("relu")
+    assert copy.deepcopy(op) is op and pickle.loads(pickle.dumps(op)) is op
+
+
+def test_deep_graphs_are_copied_and_pickled():
+    net = sym.Variable("x")
+    for _ in range(3000):
+        net = sym.tanh(net)
+    g = nnvm.graph.create(net)
+    assert len(copy.deepcopy(g).nodes) == len(pickle.loads(pickle.dumps(g)).nodes) == 3001
+
+
+def test_cycles_are_told():
+    a = nnvm.graph.apply("relu", [nnvm.graph.variable("x")], name="a")
+    b = nnvm.graph.apply("exp", [nnvm.graph.apply("tanh", [a[0]], name="t")[0]], name="b")
+    a.inputs = (b[0],)  # which nothing but a fault does
+    for use in (Graph.ir, Graph.json, Graph.dot, lambda g: g.apply("InferType"), nnvm.compiler.build):
+        with pytest.raises(ValueError, match="b and a depend on each other"):
+            use(Graph((b[0],), ()))

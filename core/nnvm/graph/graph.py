@@ -84,13 +84,29 @@ class Graph:
             self.__dict__.pop(cached, None)
         return self
 
+    def __copy__(self) -> Graph:
+        return replace(self, attrs=dict(self.attrs))  # nodes never change
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Graph:
+        return self.__copy__()
+
+    def __reduce__(self) -> tuple[Callable[[str], Graph], tuple[str]]:
+        """Pickled as its JSON; graph attributes that are no plain data are left out."""
+        from nnvm.graph.json import load_json
+
+        return load_json, (self.json(),)
+
     def __str__(self) -> str:
         return self.ir()
 
 
 def topological(outputs: Iterable[NodeEntry]) -> list[Node]:
-    """Nodes that `outputs` depend on, inputs first; iterative, so depth is no limit."""
+    """Nodes that `outputs` depend on, inputs first; iterative, so depth is no limit.
+
+    ValueError names two nodes that depend on each other.
+    """
     order: dict[Node, None] = {}
+    opened: set[Node] = set()
     stack: list[tuple[Node, bool]] = [(e.node, False) for e in reversed(list(outputs))]
     while stack:
         node, done = stack.pop()
@@ -98,7 +114,11 @@ def topological(outputs: Iterable[NodeEntry]) -> list[Node]:
             continue
         if done:
             order[node] = None
+        elif node in opened:
+            user = next(n for n, entered in reversed(stack) if entered and any(e.node is node for e in n.inputs))
+            raise ValueError(f"{node.name} and {user.name} depend on each other; a graph has no cycles")
         else:
+            opened.add(node)
             stack.append((node, True))
             stack.extend((e.node, False) for e in reversed(node.inputs) if e.node not in order)
     return list(order)

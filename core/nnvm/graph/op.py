@@ -103,6 +103,10 @@ class Op:
         out.update((k, v) for k, v in attrs.items() if is_note(k))
         return out
 
+    def __reduce__(self) -> tuple[Callable[[str], Op], tuple[str]]:
+        """A copy, and what is pickled, is the op of that name: there is one."""
+        return get, (self.name,)
+
     def __repr__(self) -> str:
         return f"Op({self.name})"
 
