@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -159,3 +161,27 @@ def test_bytes_do_not_depend_on_the_process(folder, tmp_path):
         subprocess.run(argv, check=True, capture_output=True, env=env)
         made.append(file.read_bytes())
     assert made[0] == made[1]
+
+
+def test_the_graph_in_an_artifact_is_shown(artifact, folder, tmp_path, capsys):
+    assert main(["show", str(artifact), "--stage", "before"]) == 0
+    shown = capsys.readouterr().out
+    assert main(["show", str(folder / "model.onnx"), "--stage", "before"]) == 0
+    ops = [line.split("=")[1].split("(")[0] for line in capsys.readouterr().out.splitlines() if " = " in line]
+    assert ops and [line.split("=")[1].split("(")[0] for line in shown.splitlines() if " = " in line] == ops
+    (tmp_path / "cut.nnvm").write_bytes(artifact.read_bytes()[:-1])
+    assert main(["show", str(tmp_path / "cut.nnvm")]) == 1
+    assert "it was cut off" in capsys.readouterr().err
+
+
+def test_the_readme_runs(tmp_path, monkeypatch, capsys):
+    """Its Python block, on a model whose input is called and shaped as there."""
+    text = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+    (block,) = re.findall(r"```python artifact\n(.*?)```", text, re.DOTALL)
+    net = sym.global_avg_pool2d(sym.relu(sym.Variable("x")))
+    (tmp_path / "net.json").write_text(typed_graph(net, {"x": (1, 3, 224, 224)}).json())
+    monkeypatch.chdir(tmp_path)
+    assert main(["compile", "net.json", "-o", "model.nnvm", "--target", "host"]) == 0
+    names: dict[str, object] = {}
+    exec(compile(block, "README.md", "exec"), names)
+    assert names["outputs"]["output0"].shape == (1, 3, 1, 1)

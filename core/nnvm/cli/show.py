@@ -27,6 +27,7 @@ Show what the compiler makes of a model. Without an option: its graph as text, a
 MODEL is one of
   FILE.onnx          an ONNX model (needs the package onnx)
   FILE.json          a graph in NNVM's JSON format, as --json writes it
+  FILE.nnvm          what `nnvm compile` wrote: the graph that it was given
   zoo:NAME, torchvision:NAME, timm:NAME, hf:NAME, FILE.py:FACTORY or NAME
                      a model that PyTorch builds, as for `nnvm bench` (see there)
 

@@ -1,4 +1,4 @@
-"""From what the user typed to a graph: an ONNX file, a graph in NNVM's JSON, or a model that PyTorch builds."""
+"""From what the user typed to a graph: an ONNX file, NNVM's JSON, a compiled model, or a model that PyTorch builds."""
 
 from __future__ import annotations
 
@@ -50,12 +50,14 @@ def load(spec: str, *, batch: int = 1, dtype: str = "float32", shapes: Shapes | 
     """The model; CliError says in a line what is wrong. `batch`, `dtype`: of models that PyTorch builds; `shapes`: of
     an ONNX model's inputs, where they are to differ from the file's (a str is a named size)."""
     path = Path(spec)
-    if path.suffix in (".onnx", ".json"):
+    if path.suffix in (".onnx", ".json", ".nnvm"):
         if not path.is_file():
             raise CliError(f"no file {spec}", status=1)
+        if path.suffix == ".nnvm":
+            return _artifact(path)
         return _onnx(path, shapes) if path.suffix == ".onnx" else _json(path)
     if path.is_file() and path.suffix != ".py":
-        raise CliError(f"{spec}: a model is an .onnx file, NNVM JSON in a .json file, or a name (see --help)")
+        raise CliError(f"{spec}: a model is an .onnx, .nnvm or .json (NNVM JSON) file, or a name (see --help)")
     return _torch(spec, batch, dtype)
 
 
@@ -91,6 +93,17 @@ def _json(path: Path) -> Model:
     if any(n.op.has("host_call") for n in graph.nodes):
         model: Model = importlib.import_module("nnvm_torch.bench.graph").read_model(path.stem, graph)
         return model
+    return _numpy(path.stem, graph, {})
+
+
+def _artifact(path: Path) -> Model:
+    """The graph that an artifact was compiled from; its weights are packed for processors and are not taken back."""
+    from nnvm.runtime.artifact.container import ArtifactError, Container
+
+    try:
+        graph = load_json(bytes(Container(path).read("graph")).decode())
+    except ArtifactError as e:
+        raise CliError(str(e), status=1) from e
     return _numpy(path.stem, graph, {})
 
 
