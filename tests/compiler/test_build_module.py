@@ -10,9 +10,10 @@ import pytest
 import nnvm
 import nnvm.symbol as sym
 from nnvm.compiler import graph_attr, graph_util
-from nnvm.graph import Graph, TensorType, TypeInferenceError
+from nnvm.graph import Graph, NodeEntry, TensorType, TypeInferenceError, apply, variable
 from nnvm.graph.instruments import Callbacks, PassTimes, instrument
 from nnvm.graph.pass_manager import PASSES, PassContext, PassError, register_pass
+from nnvm.graph.verify import VerifyError
 from nnvm.testing.reference import run_graph
 
 rng = np.random.default_rng(3)
@@ -160,6 +161,15 @@ def test_wrong_builds_are_explained() -> None:
         nnvm.compiler.build(net(), "vulkan", shape={"data": (1, 3, 8, 8)})
     with pytest.raises(TypeInferenceError, match="data"):
         nnvm.compiler.build(net())
+    v = variable("x", TensorType((3,)))
+    relu = apply("relu", [v])[0]
+    for outputs, inputs, message in (
+        ((relu,), (), "variable x is used but is no input of the graph"),
+        ((NodeEntry(v.node, 3),), (v.node,), "output 0 is output 3 of x"),
+        ((relu,), (relu.node, v.node), "is no variable"),
+    ):
+        with pytest.raises(VerifyError, match=message):
+            nnvm.compiler.build(Graph(outputs, inputs))
     same = sym.Variable("x") + sym.Variable("x")
     with pytest.raises(ValueError, match="several inputs are called x"):
         nnvm.compiler.build(same, shape={"x": (3,)})

@@ -28,6 +28,7 @@ from nnvm.graph.pass_manager import Instrument, PassContext, apply_passes, get_p
 from nnvm.graph.passes.infer_type import infer_type
 from nnvm.graph.types import TensorType
 from nnvm.graph.unique_names import with_unique_names
+from nnvm.graph.verify import verify
 from nnvm.runtime.graph_runtime import Library, run_prepare
 from nnvm.target import Target
 
@@ -95,6 +96,7 @@ def build(
     Raises:
         ValueError: a name in `shape` or `params` is none of the graph's; a target is not known.
         TypeInferenceError: shapes do not fit together, or do not follow.
+        VerifyError: a Graph that is malformed, such as one whose inputs lack a variable that it reads.
     """
     weights = {k: _array(v) for k, v in (params or {}).items()}
     typed = typed_graph(graph, shape, dtype, weights)
@@ -132,10 +134,13 @@ def typed_graph(
 
     With `params`, these are the graph's parameters and all other variables its inputs.
     """
+    by_hand = isinstance(graph, Graph)
     graph = with_unique_names(graph if isinstance(graph, Graph) else create(graph))
     shape = shape or {}
     if twice := sorted({v.name for v in graph.inputs if sum(v.name == w.name for w in graph.inputs) > 1}):
         raise ValueError(f"several inputs are called {', '.join(twice)}; inputs need names of their own")
+    if by_hand:  # a variable that is not listed would be read where nothing is
+        verify(graph, "given to the compiler")
     if not isinstance(dtype, (DType, str)):
         check_names(graph, dtype)
     if params is not None:
