@@ -17,6 +17,9 @@ import nnvm.symbol as sym
 from nnvm.cli.compile import shape
 from nnvm.cli.main import main
 from nnvm.compiler.build_module import typed_graph
+from nnvm.dtype import BF16, bf16_to_f32, f32_to_bf16
+from nnvm.graph import Graph, TensorType, apply, variable
+from nnvm.runtime.artifact.tensors import write_tensors
 
 RNG = np.random.default_rng(41)
 WEIGHT, BIAS = (RNG.standard_normal(s).astype(np.float32) for s in ((5, 12), (5,)))
@@ -89,6 +92,19 @@ def test_json_with_weights_and_another_shape(folder, tmp_path, capsys):
         np.testing.assert_allclose(module.run(x=x)["output0"], relu_dense(x), rtol=1e-5, atol=1e-6)
 
 
+def test_bfloat16_weights_from_safetensors(tmp_path, capsys):
+    """safetensors has bfloat16, which comes as its bits; the graph says what they are."""
+    x, w = variable("x", TensorType((3, 8), BF16)), variable("w", TensorType((8,), BF16), "param")
+    graph = Graph((apply("multiply", [x, w])[0],), (x.node, w.node))
+    (tmp_path / "m.json").write_text(graph.json())
+    bits, data = (f32_to_bf16(RNG.standard_normal(s).astype(np.float32)) for s in ((8,), (2, 8)))
+    (tmp_path / "m.safetensors").write_bytes(b"".join(write_tensors({"w": (bits, BF16)})))
+    argv = ["compile", str(tmp_path / "m.json"), "-o", str(tmp_path / "m.nnvm"), "--target", "host"]
+    assert main([*argv, "--params", str(tmp_path / "m.safetensors"), "--shape", "x=2,8"]) == 0
+    found = nnvm.runtime.load(tmp_path / "m.nnvm").run(x=data)["output0"]
+    np.testing.assert_array_equal(found, f32_to_bf16(bf16_to_f32(data) * bf16_to_f32(bits)))
+
+
 def test_a_model_without_arrays_is_described(artifact, capsys):
     assert main(["run", str(artifact)]) == 0
     said = capsys.readouterr().out
@@ -121,7 +137,11 @@ def test_arrays_by_name(artifact, tmp_path, capsys):
         (["compile", "{folder}/model.onnx", "-o", "m.nnvm", "--target", "z80"], 2, "target 'z80' must begin with"),
         (["compile", "{folder}/model.onnx", "-o", "m.nnvm", "--shape", "z=1,2"], 2, "no input 'z'; the inputs are x"),
         (["compile", "{folder}/model.onnx", "-o", "no/such/m.nnvm"], 2, "no folder no/such"),
-        (["compile", "{folder}/net.json", "-o", "m.nnvm", "--params", "{folder}/net.json"], 1, "no .npz or .params"),
+        (
+            ["compile", "{folder}/net.json", "-o", "m.nnvm", "--params", "{folder}/net.json"],
+            1,
+            "no .npz, .safetensors or .params",
+        ),
         (["compile", "nowhere.onnx", "-o", "m.nnvm"], 1, "no file nowhere.onnx"),
     ],
 )

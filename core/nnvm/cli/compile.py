@@ -65,7 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--shape", action="append", default=[], type=shape, metavar="NAME=SIZES",
         help="shape of an input, as x=1,3,224,224; a name among the sizes stands for any number; may be repeated",
     )  # fmt: skip
-    parser.add_argument("--params", metavar="FILE", help="weights by name: an .npz file, or NNVM's .params")
+    parser.add_argument(
+        "--params", metavar="FILE", help="weights by name: an .npz or .safetensors file, or NNVM's .params"
+    )
     parser.add_argument("--batch", type=positive_int, default=1, help="batch size of a model that PyTorch builds (1)")
     parser.add_argument(
         "--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="of a model that PyTorch builds"
@@ -144,8 +146,8 @@ def _with_weights(model: Model, shapes: Mapping[str, Any], given: Mapping[str, A
     if given or shapes:
         sizes = {n: tuple(symbol(d) if isinstance(d, str) else d for d in s) for n, s in shapes.items()}
         known = {**{n: a for n, a in model.params.items() if n not in given}, **given}
-        graph = typed_graph(graph, sizes, params=known or None)
-        return graph, known
+        dtypes = {v.name: v.types[0].dtype for v in graph.inputs if v.types is not None}
+        return typed_graph(graph, sizes, dtypes, known or None), known
     if model.params or not any(v.attrs["kind"] == "param" for v in graph.inputs):
         return graph, dict(model.params)
     if type(model.memory).__name__ == "NumpyMemory":
@@ -175,15 +177,20 @@ def _copied(model: Model) -> dict[str, Any]:
 def _read_params(file: str) -> dict[str, Any]:
     import numpy as np
 
+    from nnvm.runtime.artifact.tensors import read_tensors
     from nnvm.runtime.param_dict import load_param_dict
 
     try:
+        if file.endswith(".safetensors"):
+            return dict(read_tensors(memoryview(Path(file).read_bytes())))
         if file.endswith(".params"):
             return load_param_dict(Path(file).read_bytes())
         with np.load(file, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
     except (OSError, ValueError, AttributeError) as error:
-        raise CliError(f"--params {file}: no .npz or .params file with arrays ({error})", status=1) from error
+        raise CliError(
+            f"--params {file}: no .npz, .safetensors or .params file with arrays ({error})", status=1
+        ) from error
 
 
 def _facts(info: ArtifactInfo, seconds: float) -> dict[str, Any]:

@@ -31,7 +31,8 @@ from nnvm.te.expr import Buffer
 __all__ = ["ArtifactError", "Module", "load", "read_spec"]
 
 Array = np.ndarray[Any, Any]
-#: Values of the named sizes, of which a module keeps programs and arenas.
+_Shapes = tuple[tuple[int, ...], ...]
+#: Shapes of the inputs of which a module keeps programs and arenas.
 MAX_INSTANCES = 64
 
 
@@ -82,7 +83,7 @@ class Module:
         self._positions = {t.name: i for i, t in enumerate(self.inputs)}
         self._verify = verify
         self._lock = threading.Lock()
-        self._instances: OrderedDict[tuple[int, ...], _Instance] = OrderedDict()
+        self._instances: OrderedDict[_Shapes, _Instance] = OrderedDict()  # by the shapes of the inputs
         self._weights = self._open_weights()
         self._kernels = _link(container, self._level)
         self._first_output = 1 + len(self.inputs)
@@ -111,26 +112,26 @@ class Module:
             KernelError: the model checks something that is not so (an index out of range).
             ArtifactError: the weights are damaged (at the first run).
         """
-        arrays = self._arrays({**(inputs or {}), **named})
-        instance = self._instance(self._bound(arrays))
+        arrays = self._arrays({**inputs, **named} if inputs else named)
+        instance = self._instance(arrays)
         if self._verify:
             self._verify_weights()
         bases = (ctypes.c_int64 * len(self._template)).from_buffer_copy(self._template)
         for i, array in enumerate(arrays):
             bases[1 + i] = array.ctypes.data
-        outputs = [np.empty(shape, t.dtype.numpy) for shape, t in zip(instance.outputs, self.outputs)]
+        outputs = [np.empty(shape, dtype) for shape, dtype in instance.outputs]
         for i, array in enumerate(outputs):
             bases[self._first_output + i] = array.ctypes.data
         threads = openmp.max_threads() if instance.parallel else 1
         arena = self._take_arena(instance, threads)
-        bases[0] = arena.ctypes.data
+        bases[0] = arena.address
         try:
-            instance.program.run(bases, bases[0] + instance.arena_bytes, threads)
+            instance.program.run(bases, arena.address + instance.arena_bytes, threads)
             for output, ref, offset in instance.copies:
                 target = outputs[output]
                 ctypes.memmove(target.ctypes.data, bases[ref.base] + offset, target.nbytes)
         finally:
-            instance.arenas.append((threads, arena))
+            instance.arenas.append(arena)
         return {t.name: array for t, array in zip(self.outputs, outputs)}
 
     __call__ = run
@@ -138,11 +139,12 @@ class Module:
     # -- inputs
 
     def _arrays(self, given: Mapping[str, Any]) -> list[Array]:
-        names = ", ".join(f"{t.name}: {t}" for t in self.inputs) or "none"
-        if unknown := [n for n in given if n not in self._positions]:
-            raise KeyError(f"{self.name} has no input {unknown[0]!r}; its inputs are {names}")
-        if missing := [t.name for t in self.inputs if t.name not in given]:
-            raise KeyError(f"the input {missing[0]} of {self.name} is not given; its inputs are {names}")
+        if given.keys() != self._positions.keys():
+            names = ", ".join(f"{t.name}: {t}" for t in self.inputs) or "none"
+            if unknown := [n for n in given if n not in self._positions]:
+                raise KeyError(f"{self.name} has no input {unknown[0]!r}; its inputs are {names}")
+            missing = next(n for n in self._positions if n not in given)
+            raise KeyError(f"the input {missing} of {self.name} is not given; its inputs are {names}")
         return [_array(t, given[t.name]) for t in self.inputs]
 
     def _bound(self, arrays: Sequence[Array]) -> dict[str, int]:
@@ -164,11 +166,12 @@ class Module:
 
     # -- what a call runs
 
-    def _instance(self, env: Mapping[str, int]) -> _Instance:
-        key = tuple(env.values())
+    def _instance(self, arrays: Sequence[Array]) -> _Instance:
+        key = tuple(array.shape for array in arrays)
         found = self._instances.get(key)
         if found is not None:
             return found
+        env = self._bound(arrays)
         with self._lock:
             if key not in self._instances:
                 self._instances[key] = self._instantiate(env)
@@ -186,30 +189,30 @@ class Module:
                 calls.append((kernel, [(r.base, evaluate(r.offset, env)) for r in step.buffers], sizes))
                 workspace = max(workspace, evaluate(kernel.workspace, dict(zip(kernel.symbols, sizes))))
             copies = [(c.output, c.source, evaluate(c.source.offset, env)) for c in level.copies]
-            outputs = [tuple(evaluate(d, env) for d in t.shape) for t in self.outputs]
+            outputs = [(tuple(evaluate(d, env) for d in t.shape), t.dtype.numpy) for t in self.outputs]
             arena = evaluate(level.arena, env)
             used = {step.kernel for step in level.steps}
         except ArithmeticError as error:
             raise self._container.error(f"a size of its plan has no value ({error})") from error
-        if arena < 0 or workspace < 0 or any(n < 0 for shape in outputs for n in shape):
+        if arena < 0 or workspace < 0 or any(n < 0 for shape, _ in outputs for n in shape):
             raise self._container.error("a size of its plan is negative")
         return _Instance(Program(calls), _aligned(arena), _aligned(workspace), outputs, copies,
                          any(level.kernels[k].parallel for k in used), [])  # fmt: skip
 
-    def _take_arena(self, instance: _Instance, threads: int) -> Array:
+    def _take_arena(self, instance: _Instance, threads: int) -> _Arena:
         while instance.arenas:
             try:
-                room, arena = instance.arenas.pop()
+                arena = instance.arenas.pop()
             except IndexError:  # another thread took it
                 break
-            if room >= threads:
+            if arena.threads >= threads:
                 return arena
         size = instance.arena_bytes + instance.workspace_bytes * threads + ALIGNMENT
         try:
             made: Array = NumpyMemory().arena(size)
         except (MemoryError, ValueError) as error:
             raise MemoryError(f"{self.name} needs {size} bytes for a call, which cannot be had") from error
-        return made
+        return _Arena(threads, made, made.ctypes.data)
 
     def release(self) -> None:
         """Frees the memory that is kept for calls to come."""
@@ -243,10 +246,19 @@ class _Instance:
     program: Program
     arena_bytes: int
     workspace_bytes: int  # of one thread
-    outputs: list[tuple[int, ...]]
+    outputs: list[tuple[tuple[int, ...], Any]]  # (shape, numpy's element type)
     copies: list[tuple[int, Ref, int]]
     parallel: bool
-    arenas: list[tuple[int, Array]]  # (threads it has room for, arena) of those that are free
+    arenas: list[_Arena]  # those that are free
+
+
+@dataclass(frozen=True)
+class _Arena:
+    """Memory of one call, with room for so many threads' workspaces."""
+
+    threads: int
+    memory: Array
+    address: int
 
 
 def _aligned(nbytes: int) -> int:
