@@ -108,9 +108,12 @@ class _Importer:
         whole = Graph(tuple(outputs), (*self.inputs, *used.values()))
         return Imported(whole, {name: self.params[name] for name in used})
 
-    def _refuse(self, op: str, name: str, reason: str, domain: str = "", needs: frozenset[str] = frozenset()) -> None:
+    def _refuse(
+        self, op: str, name: str, reason: str, domain: str = "", needs: frozenset[str] = frozenset(),
+        final: bool = False,
+    ) -> None:  # fmt: skip
         opset = self.opsets.get(domain, 0)
-        self.failed.append(UnsupportedNode(f"{domain}.{op}" if domain else op, name, opset, reason, needs))
+        self.failed.append(UnsupportedNode(f"{domain}.{op}" if domain else op, name, opset, reason, needs, final))
 
     def _initializer(self, tensor: Any) -> None:
         try:
@@ -175,7 +178,8 @@ class _Importer:
         if node.op_type in CONTROL and not domain:
             converter = partial(self._control, node)
         if converter is None or not (domain or opset >= 7):
-            self._refuse(node.op_type, name, "no converter" if opset >= 7 or domain else "opset before 7", domain)
+            why = "no converter" if opset >= OLDEST or domain else f"opset before {OLDEST}"
+            self._refuse(node.op_type, name, why, domain, final=True)
             self.broken.update(outputs)
             return
         if any(i in self.broken for i in node.input):
@@ -253,10 +257,11 @@ def _own(entry: NodeEntry) -> NodeEntry:
 
 
 def _dim(d: Any, fallback: str) -> Dim:
-    if d.HasField("dim_value"):
+    """A size as the model gives it; -1 and names without a letter or digit, which exporters write, tell nothing."""
+    if d.HasField("dim_value") and d.dim_value >= 0:
         return int(d.dim_value)
-    name = d.dim_param or fallback
-    return symbol("".join(c if c.isalnum() else "_" for c in name))
+    name = d.dim_param if any(ch.isalnum() for ch in d.dim_param) else fallback
+    return symbol("".join(ch if ch.isalnum() else "_" for ch in name))
 
 
 def _attribute(a: Any) -> Any:

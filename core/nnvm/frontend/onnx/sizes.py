@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from nnvm.dtype import I32, I64
 from nnvm.frontend.onnx.table import Context, Dims, Value, known, of_dims
 
 __all__ = ["fold_sizes"]
@@ -22,7 +23,14 @@ def fold_sizes(c: Context) -> Value | None:
     if any(a is None for a in arrays):
         return None
     result = _FOLDS[c.op](c, *(np.asarray(a, object) for a in arrays))
-    return None if result is None else of_dims(result)
+    if result is None:
+        return None
+    given = next(v.dtype for v in c.inputs if isinstance(v, Dims))
+    return of_dims(result, _CASTS.get(c.attrs["to"], given) if c.op == "Cast" else given)
+
+
+#: Types that sizes may have, by their code.
+_CASTS = {6: I32, 7: I64}
 
 
 def _gather(c: Context, data: Array, indices: Array) -> Array:
@@ -48,7 +56,7 @@ def _slice(c: Context, data: Array, *bounds: Array) -> Array | None:
 
 
 def _cast(c: Context, data: Array) -> Array | None:
-    return data if c.attrs["to"] == 7 else None  # int64
+    return data if c.attrs["to"] in _CASTS else None
 
 
 def _reshape(c: Context, data: Array, shape: Array) -> Array:

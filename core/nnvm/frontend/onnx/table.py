@@ -41,9 +41,10 @@ class NeedsValue(Unsupported):
 
 @dataclass(frozen=True)
 class Dims:
-    """An integer tensor whose elements are sizes, some of them symbolic: an int64 array of ``Dim`` objects."""
+    """An integer tensor whose elements are sizes, some of them symbolic: an array of ``Dim`` objects."""
 
     array: Array
+    dtype: DType = I64
 
 
 Value = NodeEntry | Dims | Narrow
@@ -67,6 +68,10 @@ class Context:
     ) -> None:  # fmt: skip
         self.op, self.opset, self.params = op, opset, params
         self.inputs, self.attrs, self.outputs = list(inputs), attrs, outputs
+
+    def like(self, *inputs: Value | None, **attrs: Any) -> Context:
+        """The same node with other inputs, and some other attributes, for the converter of another op."""
+        return Context(self.op, inputs, {**self.attrs, **attrs}, self.opset, self.outputs, self.params)
 
     def has(self, i: int) -> bool:
         return i < len(self.inputs) and self.inputs[i] is not None
@@ -181,12 +186,12 @@ def of_array(array: Array, dtype: DType) -> NodeEntry:
     return constant(np.ascontiguousarray(array).reshape(array.shape), TensorType(array.shape, dtype))
 
 
-def of_dims(dims: Any) -> Value:
-    """The int64 tensor of some sizes: a constant where all are known."""
+def of_dims(dims: Any, dtype: DType = I64) -> Value:
+    """The integer tensor of some sizes: a constant where all are known."""
     array = np.asarray(dims, object)
     if all(isinstance(d, (int, np.integer)) for d in array.ravel()):
-        return of_array(array.astype(np.int64), I64)
-    return Dims(array)
+        return of_array(array.astype(dtype.numpy), dtype)
+    return Dims(array, dtype)
 
 
 def materialise(value: Value) -> NodeEntry:

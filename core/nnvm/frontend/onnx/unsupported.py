@@ -15,6 +15,7 @@ class UnsupportedNode:
     Attributes:
         op: its type, with the domain in front where it is not ONNX's own.
         needs: graph inputs whose values would have to be known.
+        final: there is no converter for it, whatever is known of its inputs.
     """
 
     op: str
@@ -22,6 +23,7 @@ class UnsupportedNode:
     opset: int
     reason: str
     needs: frozenset[str] = frozenset()
+    final: bool = False
 
     def __str__(self) -> str:
         return f"{self.op} (opset {self.opset}) at {self.name}: {self.reason}"
@@ -33,6 +35,11 @@ class UnsupportedModel(ValueError):
     def __init__(self, nodes: Sequence[UnsupportedNode]) -> None:
         self.nodes = tuple(nodes)
         super().__init__("the model cannot be imported:\n" + "\n".join(f"  {n}" for n in nodes))
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing that becomes known at a call can help: an op without a converter, a type, ..."""
+        return any(n.final for n in self.nodes)
 
     @property
     def needs(self) -> frozenset[str]:

@@ -4,6 +4,9 @@ from nnvm.frontend.onnx.convert import (
     einsum,
     elementwise,
     indexing,
+    microsoft,
+    microsoft_attention,
+    microsoft_quantized,
     nn,
     placing,
     pooling,
@@ -17,6 +20,6 @@ from nnvm.frontend.onnx.convert import (
 )
 
 __all__ = [
-    "einsum", "elementwise", "indexing", "nn", "placing", "pooling", "quantize", "recurrent", "reduction", "resize",
-    "sampling", "shape", "signal",
+    "einsum", "elementwise", "indexing", "microsoft", "microsoft_attention", "microsoft_quantized", "nn", "placing",
+    "pooling", "quantize", "recurrent", "reduction", "resize", "sampling", "shape", "signal",
 ]  # fmt: skip

@@ -223,11 +223,6 @@ def gelu(c: Context) -> NodeEntry:
     return emit("gelu", c[0], approximate=c.attrs.get("approximate", "none"))
 
 
-@converts("Gelu", domain="com.microsoft")
-def gelu_exact(c: Context) -> NodeEntry:
-    return emit("gelu", c[0])
-
-
 @converts("Swish")
 def swish(c: Context) -> NodeEntry:
     x, alpha = c[0], c.attrs.get("alpha", 1.0)

@@ -15,7 +15,7 @@ from nnvm.frontend.onnx.protos import element_type
 from nnvm.frontend.onnx.table import Context, Unsupported, Value, converts, emit, materialise
 from nnvm.graph import NodeEntry
 
-__all__: list[str] = []
+__all__ = ["centred", "quantized"]
 
 
 def _along(v: NodeEntry, x: NodeEntry, axis: int, block: int = 0) -> NodeEntry:
@@ -39,7 +39,7 @@ def _wide(value: Value, to: DType) -> NodeEntry:
     return cast(decode(value) if isinstance(value, Narrow) else materialise(value), to)
 
 
-def _quantize(x: NodeEntry, zero: NodeEntry | None, to: DType | Format, saturate: bool = True) -> Value:
+def quantized(x: NodeEntry, zero: NodeEntry | None, to: DType | Format, saturate: bool = True) -> Value:
     """Rounds to even, adds the zero point, saturates. `x` and `zero` are float32."""
     if isinstance(to, Format) and to.kind == "f":
         return encode(x if zero is None else emit("add", x, zero), to, saturate)
@@ -65,7 +65,7 @@ def quantize(c: Context) -> Value:
     elif code := c.attrs.get("output_dtype", 0):
         to = format_of(code) or element_type(code)
     scaled = emit("divide", cast(x, F32), _along(cast(c[1], F32), x, axis, block))
-    return _quantize(scaled, zero, to, bool(c.attrs.get("saturate", 1)))
+    return quantized(scaled, zero, to, bool(c.attrs.get("saturate", 1)))
 
 
 @converts("DequantizeLinear")
@@ -82,7 +82,7 @@ def dequantize(c: Context) -> NodeEntry:
     return cast(emit("multiply", cast(x, F32), _along(cast(c[1], F32), x, axis, block)), to)
 
 
-def _centred(x: NodeEntry, zero: NodeEntry | None, axis: int) -> NodeEntry:
+def centred(x: NodeEntry, zero: NodeEntry | None, axis: int) -> NodeEntry:
     """The integers that quantised values stand for, as int32."""
     wide = cast(x, I32)
     return wide if zero is None else emit("subtract", wide, cast(_along(zero, x, axis), I32))
@@ -96,21 +96,21 @@ def _product(c: Context, op: Callable[[Context], object], a: NodeEntry, b: NodeE
 
 @converts("MatMulInteger")
 def matmul_integer(c: Context) -> NodeEntry:
-    a = _centred(c[0], c.optional(2), c[0].type.rank - 2)
-    b = _centred(c[1], c.optional(3), c[1].type.rank - 1)
+    a = centred(c[0], c.optional(2), c[0].type.rank - 2)
+    b = centred(c[1], c.optional(3), c[1].type.rank - 1)
     return _product(c, matmul, a, b)
 
 
 @converts("ConvInteger")
 def conv_integer(c: Context) -> NodeEntry:
-    return _product(c, conv, _centred(c[0], c.optional(2), 1), _centred(c[1], c.optional(3), 0))
+    return _product(c, conv, centred(c[0], c.optional(2), 1), centred(c[1], c.optional(3), 0))
 
 
 def _requantize(c: Context, total: NodeEntry, factors: tuple[NodeEntry, NodeEntry, NodeEntry], zero: NodeEntry,
                 axis: int) -> NodeEntry:  # fmt: skip
     a, b, y = (cast(_along(f, total, axis), F64) for f in factors)
     scaled = emit("divide", emit("multiply", cast(total, F64), emit("multiply", a, b)), y)
-    quantised = _quantize(cast(scaled, F32), _along(cast(zero, F32), total, axis), zero.type.dtype)
+    quantised = quantized(cast(scaled, F32), _along(cast(zero, F32), total, axis), zero.type.dtype)
     return materialise(quantised)
 
 
@@ -118,13 +118,13 @@ def _requantize(c: Context, total: NodeEntry, factors: tuple[NodeEntry, NodeEntr
 def qlinear_matmul(c: Context) -> NodeEntry:
     if c[1].type.numel != 1 or c[4].type.numel != 1 or c[6].type.numel != 1:
         raise Unsupported("scales of rows or columns")
-    a, b = _centred(c[0], c[2], c[0].type.rank - 2), _centred(c[3], c[5], c[3].type.rank - 1)
+    a, b = centred(c[0], c[2], c[0].type.rank - 2), centred(c[3], c[5], c[3].type.rank - 1)
     return _requantize(c, _product(c, matmul, a, b), (c[1], c[4], c[6]), c[7], 0)
 
 
 @converts("QLinearConv")
 def qlinear_conv(c: Context) -> NodeEntry:
-    total = _product(c, conv, _centred(c[0], c[2], 1), _centred(c[3], c[5], 0))
+    total = _product(c, conv, centred(c[0], c[2], 1), centred(c[3], c[5], 0))
     if c.has(8):
         total = emit("add", total, _along(c[8], total, 1))
     return _requantize(c, total, (c[1], c[4], c[6]), c[7], 1)
