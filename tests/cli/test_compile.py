@@ -124,6 +124,20 @@ def test_arrays_by_name(artifact, tmp_path, capsys):
         assert facts["mean"] == pytest.approx(relu_dense(x).mean(), rel=1e-5)
 
 
+def test_threads_of_the_systems_openmp(artifact, tmp_path):
+    x = RNG.standard_normal((64, 12)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    argv = [sys.executable, "-m", "nnvm.cli", "run", str(artifact), "--input", str(tmp_path / "x.npy"), "--json", "-o",
+            str(tmp_path / "y.npz"), "--threads", "2"]  # fmt: skip
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if "there is no OpenMP runtime here" in done.stderr:
+        pytest.skip("there is no OpenMP runtime outside of PyTorch here")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["threads"] == 2
+    with np.load(tmp_path / "y.npz") as found:
+        np.testing.assert_allclose(found["y.1"], relu_dense(x), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("argv", "status", "says"),
     [

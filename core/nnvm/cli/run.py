@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import math
 import time
@@ -37,6 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("-o", "--output", metavar="FILE", help="write the outputs by name to an .npz file")
     parser.add_argument("--level", metavar="NAME", help="the code to use, as x86-64-v2 (default: the best for here)")
+    parser.add_argument(
+        "--threads", type=positive_int, metavar="N",
+        help="threads of the system's OpenMP, which is loaded for it (default: one thread)",
+    )  # fmt: skip
     parser.add_argument("--calls", type=positive_int, default=1, help="calls, of which the median time is told (1)")
     parser.add_argument("--json", action="store_true", help="say what came out as JSON")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
@@ -48,6 +53,8 @@ def run(args: argparse.Namespace) -> int:
 
         if args.output is not None and not args.output.endswith(".npz"):
             raise CliError("-o writes an .npz file: give it that ending")
+        if args.threads is not None:
+            _use_threads(args.threads)
         try:
             module = load(args.model, level=args.level)
             if not args.input and module.inputs:
@@ -67,6 +74,18 @@ def run(args: argparse.Namespace) -> int:
             _write(args.output, outputs)
         print(_said(module, outputs, sorted(times)[len(times) // 2], args.json))
     return 0
+
+
+def _use_threads(count: int) -> None:
+    """Loads an OpenMP runtime, where the kernels' parallel loops find it; CliError where the system has none."""
+    names = ("libgomp.so.1", "libomp.so", "libomp.so.5", "libiomp5.so", "libomp.dylib")
+    for name in names:
+        try:
+            ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL).omp_set_num_threads(count)
+            return
+        except OSError:
+            continue
+    raise CliError(f"--threads: there is no OpenMP runtime here (looked for {', '.join(names)})", status=1)
 
 
 def _arrays(module: Module, given: list[str]) -> dict[str, Any]:
@@ -121,12 +140,14 @@ def _described(module: Module, as_json: bool) -> str:
 
 
 def _said(module: Module, outputs: dict[str, Any], seconds: float, as_json: bool) -> str:
+    from nnvm.runtime.openmp import max_threads
+
     types = {t.name: t.dtype for t in module.outputs}
     facts = {name: _facts(array, types[name]) for name, array in outputs.items()}
     if as_json:
-        return json.dumps({"model": module.name, "level": module.level, "milliseconds": round(seconds * 1e3, 4),
-                           "outputs": facts}, indent=2)  # fmt: skip
-    lines = [f"{module.name}, code for {module.level}: {seconds * 1e3:.3f} ms"]
+        told = {"model": module.name, "level": module.level, "threads": max_threads()}
+        return json.dumps({**told, "milliseconds": round(seconds * 1e3, 4), "outputs": facts}, indent=2)
+    lines = [f"{module.name}, code for {module.level}, at most {max_threads()} threads: {seconds * 1e3:.3f} ms"]
     for name, f in facts.items():
         values = "".join(f", {k} {f[k]:.6g}" for k in ("min", "max", "mean") if k in f)
         lines.append(f"  {name}: {f['dtype']}{f['shape']}{values}")

@@ -40,7 +40,8 @@ def load(path: str | os.PathLike[str], *, level: str | None = None, verify: bool
     """The model in a file that ``nnvm compile`` wrote, for this processor.
 
     The file is mapped into memory and code is linked, nothing is compiled. Code and plan are checked against their
-    checksums now, weights before the first run.
+    checksums now, weights before the first run. Replace the file, as ``nnvm compile`` does, rather than write to it
+    while a module uses it.
 
     Args:
         level: name of the code to use, as ``x86-64-v2``; by default the last of the file's that this processor runs.
@@ -326,8 +327,9 @@ def _array(t: TensorSpec, value: Any) -> Array:
         try:
             array = np.from_dlpack(value)
         except (RuntimeError, BufferError, TypeError, ValueError) as error:
+            bits = "; give bfloat16 as its bits: x.view(torch.uint16)" if t.dtype.name == "bfloat16" else ""
             raise TypeError(f"input {t.name} is {t}, and numpy cannot take this {type(value).__name__} by DLPack: "
-                            f"{error}") from error  # fmt: skip
+                            f"{error}{bits}") from error  # fmt: skip
     else:
         raise TypeError(f"input {t.name} is {t}: give an array of {t.dtype.numpy}, not {type(value).__name__} "
                         f"(numpy.asarray(value, numpy.{t.dtype.numpy}) makes one)")  # fmt: skip
