@@ -7,12 +7,14 @@ import struct
 import numpy as np
 import pytest
 
+import nnvm
 import nnvm.symbol as sym
 from nnvm.artifact import NotCompilable, as_level, compile_artifact
 from nnvm.artifact.weights import WeightTable
 from nnvm.compiler.build_module import typed_graph
 from nnvm.dtype import F32, I32
-from nnvm.graph import Graph, OpPattern, TensorType, apply, register, variable
+from nnvm.graph import Graph, OpPattern, TensorType, apply, constant, register, variable
+from nnvm.graph.json import load_json
 from nnvm.runtime.artifact.container import Container
 from nnvm.runtime.artifact.module import read_spec
 from nnvm.runtime.artifact.tensors import read_tensors, write_tensors
@@ -63,6 +65,21 @@ def test_what_is_told_is_what_lies_there(tmp_path):
     assert info.kernels == {"x86-64-v3": len(level.kernels)}
     assert [t.name for t in info.inputs] == ["x"] and [t.name for t in info.outputs] == ["output0"]
     assert [p.name for p in tmp_path.iterdir()] == ["m.nnvm"]
+
+
+def test_large_constants_are_stored_once(tmp_path):
+    """The graph in the file, which is there to look at, has a parameter in their place."""
+    x, value = variable("x", TensorType((100, 90))), RNG.standard_normal((100, 90)).astype(np.float32)
+    table = constant(value, TensorType((100, 90)))
+    small = constant(np.float32(2.5), TensorType(()))
+    graph = Graph((apply("multiply", [apply("add", [x, table])[0], small])[0],), (x.node,))
+    info = compile_artifact(graph, {}, tmp_path / "m.nnvm", [as_level("host")])
+    assert info.nbytes < 1.5 * value.nbytes
+    shown = load_json(bytes(Container(tmp_path / "m.nnvm").read("graph")).decode())
+    assert [(v.name, v.attrs["kind"]) for v in shown.inputs] == [("x", "input"), ("const_0", "param")]
+    data = RNG.standard_normal((100, 90)).astype(np.float32)
+    found = nnvm.runtime.load(tmp_path / "m.nnvm").run(x=data)["output0"]
+    np.testing.assert_allclose(found, (data + value) * 2.5, rtol=1e-6)
 
 
 def test_levels_share_what_they_read_alike(path):

@@ -27,7 +27,7 @@ from nnvm.dim import symbol, symbols
 from nnvm.graph.devices import CPU, device_of
 from nnvm.graph.graph import Graph, rebuild
 from nnvm.graph.json import save_json
-from nnvm.graph.node import Node, NodeEntry
+from nnvm.graph.node import Node, NodeEntry, variable
 from nnvm.graph.pass_manager import PassContext, apply_passes
 from nnvm.graph.passes.plan_memory import MemoryPlan
 from nnvm.graph.unique_names import with_unique_names
@@ -40,6 +40,8 @@ from nnvm.tir.stmt import PrimFunc
 __all__ = ["ArtifactInfo", "NotCompilable", "compile_artifact"]
 
 Array = np.ndarray[Any, Any]
+#: Elements of constants that the graph in the file spells out.
+_LARGEST_CONSTANT = 4096
 
 
 class NotCompilable(ValueError):
@@ -119,19 +121,27 @@ def compile_artifact(
                         {level.name: len(level.kernels) for level, _ in built}, table.nbytes)  # fmt: skip
 
 
-def _renumbered(graph: Graph) -> Graph:
-    """Without what depends on the process and the machine: automatic names count from 0, there are no source lines."""
+def _renumbered(graph: Graph, *, whole: bool = True) -> Graph:
+    """Without what depends on the process and the machine: automatic names count from 0, there are no source lines.
+
+    Large constants become parameters (of the `whole` graph, not of bodies in it): their values are among the weights.
+    """
     counters: Counter[str] = Counter()
+    moved: list[Node] = []
 
     def rename(node: Node, inputs: tuple[NodeEntry, ...]) -> Node:
         found, name = re.fullmatch(r"(.+?)_?\d+", node.name), node.name
         if found is not None and (stem := found[1]) in (node.op.name, "const"):
             name = f"{stem}_{counters[stem]}"
             counters[stem] += 1
-        attrs = {k: _renumbered(v) if isinstance(v, Graph) else v for k, v in node.attrs.items()}
+        if whole and node.is_constant and node.attrs["value"].size > _LARGEST_CONSTANT:
+            moved.append(variable(name, node[0].type, "param").node)
+            return moved[-1]
+        attrs = {k: _renumbered(v, whole=False) if isinstance(v, Graph) else v for k, v in node.attrs.items()}
         return Node(node.op, inputs, attrs, name, node.types)
 
-    return with_unique_names(rebuild(graph, rename))
+    named = rebuild(graph, rename)
+    return with_unique_names(Graph(named.outputs, (*named.inputs, *moved), named.attrs))
 
 
 def _parameters(graph: Graph, params: Mapping[str, Any]) -> dict[str, Array]:
