@@ -107,3 +107,8 @@ def test_names_that_the_graph_lacks():
         deep.infer_shape(layer5_out=(3,))
     with pytest.raises(TypeInferenceError, match=r"no value zz; it has: data$"):
         deep.infer_shape(zz=(3,))
+
+
+def test_operands_of_too_few_axes():
+    with pytest.raises(TypeInferenceError, match=r"matmul m: matmul needs matrices, got \[3, 3\] and \[\]"):
+        sym.matmul(sym.Variable("x"), 2.0, name="m").infer_shape(x=(3, 3))

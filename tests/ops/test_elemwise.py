@@ -118,6 +118,21 @@ def test_integer_clip(check: Any) -> None:
         check("clip", [ints(t)], torch.clamp(ints(t), 1, 6), a_min=1, a_max=6)
 
 
+@pytest.mark.parametrize("dtype", INTS)
+@pytest.mark.parametrize(("a_min", "a_max"), [(0.5, 5.5), (-2.5, 2**70), (-1e30, 99.9), (-math.inf, math.inf),
+                                              (None, -(2**70)), (math.inf, None)])  # fmt: skip
+def test_bounds_that_are_no_integers_of_the_type(check: Any, dtype: torch.dtype, a_min: Any, a_max: Any) -> None:
+    """The integers within the bounds, as many as the type has."""
+    x, info = ints(dtype), torch.iinfo(dtype)
+    low, high = (-math.inf if a_min is None else a_min), (math.inf if a_max is None else a_max)
+    inside = [n for n in x.tolist() if low <= n <= high]
+    first = info.max if low > info.max else max(math.ceil(low) if low > info.min else info.min, info.min)
+    last = info.min if high < info.min else min(math.floor(high) if high < info.max else info.max, info.max)
+    expected = torch.tensor([min(max(n, first), last) for n in x.tolist()], dtype=dtype)
+    assert set(inside) <= set(expected.tolist())
+    check("clip", [x], expected, **{k: v for k, v in (("a_min", a_min), ("a_max", a_max)) if v is not None})
+
+
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,), (2, 3, 5)])
 def test_shapes(check: Any, shape: Any) -> None:
     x = torch.rand(shape)

@@ -200,7 +200,7 @@ class _Solver:
         except TypeInferenceError:
             raise
         except _RULE_ERRORS as error:
-            raise conflict(node, str(error), tuple(relation.inputs)) from None
+            raise conflict(node, self._refusal(node, relation) or str(error), tuple(relation.inputs)) from None
         around = (*relation.inputs, *relation.outputs)
         complete = all(v.is_known for v in relation.inputs)
         if any(v.shape is None for v in relation.inputs):
@@ -212,6 +212,17 @@ class _Solver:
         self._forward(node, relation)
         if complete and all(v.is_known and v.dtype is not None for v in around):
             self.done.add(node)
+
+    def _refusal(self, node: Node, relation: Relation) -> str:
+        """What ``infer_type`` has to say against inputs that the equations could not even be stated for."""
+        infer: Callable[..., Any] | None = node.op.attr("infer_type")
+        if infer is None or any(v.shape is None for v in relation.inputs):
+            return ""
+        try:
+            infer(node.attrs, next(_candidates(relation.inputs)))
+        except _RULE_ERRORS as error:
+            return str(error)
+        return ""
 
     def _forward(self, node: Node, relation: Relation) -> None:
         """Runs ``infer_type`` and equates the outputs with what it gives."""

@@ -73,15 +73,29 @@ def _sigmoid(x: Array) -> Any:
 
 
 def _clip(x: Expr, a_min: float | None, a_max: float | None) -> Expr:
+    if not x.dtype.is_float:
+        a_min, a_max = _whole_bounds(a_min, a_max, x.dtype.numpy)
     if a_min is not None:
         x = te.maximum(x, te.const(a_min, x.dtype))
     return x if a_max is None else te.minimum(x, te.const(a_max, x.dtype))
 
 
 def _clip_array(x: Array, a_min: float | None, a_max: float | None) -> Array:
+    if x.dtype.kind in "iu":
+        a_min, a_max = _whole_bounds(a_min, a_max, x.dtype)
     if a_min is not None:
         x = np.maximum(x, np.asarray(a_min).astype(x.dtype))
     return x if a_max is None else np.minimum(x, np.asarray(a_max).astype(x.dtype))
+
+
+def _whole_bounds(a_min: float | None, a_max: float | None, dtype: Any) -> tuple[int | None, int | None]:
+    """The integers of a numpy dtype that lie within bounds, which may be fractions or beyond the type."""
+    low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+
+    def whole(bound: float, rounded: Callable[[float], int]) -> int:
+        return low if bound <= low else high if bound >= high else rounded(bound)
+
+    return (None if a_min is None else whole(a_min, math.ceil)), (None if a_max is None else whole(a_max, math.floor))
 
 
 def _sign(x: Expr) -> Expr:
