@@ -12,6 +12,7 @@ from nnvm.dtype import BF16
 from nnvm.frontend.onnx.formats import Format, format_named, format_of, packed, stored
 from nnvm.frontend.onnx.importer import Imported, UnsupportedModel, UnsupportedNode, from_onnx
 from nnvm.frontend.onnx.session import Session
+from nnvm.frontend.onnx.specialise import Specialised
 from nnvm.graph import TensorType
 
 __all__ = ["Prepared", "backend_class"]
@@ -20,11 +21,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Prepared:
-    """A model ready to run on numpy arrays.
-
-    It is compiled once, for all sizes, where that can be done. Inputs whose values decide shapes (the second one of
-    Reshape, say) make it be compiled for these values, and sizes that an op must know make it be compiled for the sizes
-    of a call; both at the first call that has them.
+    """A model ready to run on numpy arrays, compiled as `Specialised` tells.
 
     Attributes:
         fixed: the inputs whose values it is compiled for.
@@ -32,71 +29,35 @@ class Prepared:
     """
 
     def __init__(self, model: Any) -> None:
-        self.model = model
-        initialised = {t.name for t in model.graph.initializer}
-        self.names = [i.name for i in model.graph.input if i.name not in initialised]
-        self.fixed: frozenset[str] = frozenset()
-        self.by_sizes = False
         self.formats = [format_of(o.type.tensor_type.elem_type) for o in model.graph.output]
-        self._sessions: dict[tuple[object, ...], tuple[Session, list[TensorType]]] = {}
-        try:
-            self._session({})
-        except UnsupportedModel as e:
-            if not self._can_learn(e):
-                raise
+        self._sessions = Specialised(model, _compile)
+        self.names = self._sessions.names
+
+    @property
+    def fixed(self) -> frozenset[str]:
+        return self._sessions.fixed
+
+    @property
+    def by_sizes(self) -> bool:
+        return self._sessions.by_sizes
 
     def run(self, inputs: Sequence[Array] | Mapping[str, Array]) -> tuple[Array, ...]:
         """The outputs in the model's order; UnsupportedModel where the model cannot be run for these inputs."""
         given = [inputs[n] for n in self.names] if isinstance(inputs, Mapping) else list(inputs)
-        arrays = dict(zip(self.names, map(_bits, given), strict=True))
-        while True:
-            try:
-                session, types = self._session(arrays)
-                break
-            except UnsupportedModel as e:
-                if not self._can_learn(e):
-                    raise
+        if len(given) != len(self.names):
+            raise ValueError(f"the model takes {len(self.names)} inputs ({', '.join(self.names)}), got {len(given)}")
+        arrays = dict(zip(self.names, map(_bits, given)))
+        session, types = self._sessions.of({n: a.shape for n, a in arrays.items()}, arrays.__getitem__)
         results = session.run([arrays[v.name] for v in session.inputs])
         return tuple(_values(r, t, f) for r, t, f in zip(results, types, self.formats))
 
-    def _can_learn(self, e: UnsupportedModel) -> bool:
-        """Whether the values or sizes of a call may make the model importable; notes which are wanted."""
-        if e.is_final:
-            return False
-        values = frozenset().union(*(n.needs for n in e.nodes))
-        if values - self.fixed:
-            self.fixed |= values
-            return True
-        if not self.by_sizes and _has_open_sizes(self.model, self.names):
-            self.by_sizes = True
-            return True
-        return False
 
-    def _session(self, arrays: Mapping[str, Array]) -> tuple[Session, list[TensorType]]:
-        values = {n: arrays[n] for n in self.names if n in self.fixed}
-        shapes = {n: a.shape for n, a in arrays.items()} if self.by_sizes else {}
-        key = (*((n, a.shape, a.tobytes()) for n, a in sorted(values.items())), *sorted(shapes.items()))
-        if key not in self._sessions:
-            imported = from_onnx(self.model, shapes=shapes, values=values)
-            self._sessions[key] = _compile(imported), [e.type for e in imported.graph.outputs]
-        return self._sessions[key]
-
-
-def _has_open_sizes(model: Any, names: Sequence[str]) -> bool:
-    """Whether an input has a size that the model does not give."""
-    for info in model.graph.input:
-        if info.name in names and info.type.HasField("tensor_type"):
-            tensor = info.type.tensor_type
-            if not tensor.HasField("shape") or any(d.dim_value <= 0 for d in tensor.shape.dim):
-                return True
-    return False
-
-
-def _compile(imported: Imported) -> Session:
+def _compile(imported: Imported) -> tuple[Session, list[TensorType]]:
     try:
-        return Session(imported.graph, imported.params)
+        session = Session(imported.graph, imported.params)
     except (ValueError, NotImplementedError) as e:
         raise UnsupportedModel([UnsupportedNode("compiler", "the whole graph", 0, str(e))]) from e
+    return session, [e.type for e in imported.graph.outputs]
 
 
 def _bits(array: Any) -> Array:

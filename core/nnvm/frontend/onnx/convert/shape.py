@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from nnvm.dim import Dim, dim_max, dim_min, is_static, numel
-from nnvm.dtype import BF16, F32, I64
+from nnvm.dtype import BF16, F32, I64, f32_to_bf16
 from nnvm.frontend.onnx.convert.elementwise import cast
 from nnvm.frontend.onnx.protos import element_type
 from nnvm.frontend.onnx.table import Context, Unsupported, Value, axis_of, converts, emit, of_array, of_dims
@@ -229,8 +229,6 @@ def eye_like(c: Context) -> NodeEntry:
 @converts("Range")
 def range_(c: Context) -> NodeEntry:
     dtype = c[0].type.dtype
-    if dtype == BF16:
-        raise Unsupported("bfloat16")
     if dtype == I64:
         start, limit, step = (c.dims(i, "the range")[0] for i in range(3))
         if not is_static((start, limit, step)) and not (isinstance(step, int) and step > 0 and start == 0):
@@ -240,8 +238,9 @@ def range_(c: Context) -> NodeEntry:
         return emit("arange", start=start, step=step, length=length, dtype=dtype)
     start, limit, step = (c.value(i, "the range").ravel()[0] for i in range(3))
     count = max(0, int(np.ceil((float(limit) - float(start)) / float(step))))
-    values = (start + np.arange(count) * step).astype(dtype.numpy)
-    return of_array(values, dtype)
+    if dtype == BF16:
+        return of_array(f32_to_bf16(np.float32(start) + np.arange(count, dtype=np.float32) * np.float32(step)), BF16)
+    return of_array((start + np.arange(count) * step).astype(dtype.numpy), dtype)
 
 
 @converts("Trilu")
