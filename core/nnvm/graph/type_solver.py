@@ -138,9 +138,9 @@ class _Solver:
                 by_name.setdefault(f"{e.node.name}_output{e.index}", value)
         if unknown := [name for name in given if name not in by_name and name not in names]:
             near = difflib.get_close_matches(unknown[0], by_name, 3)
-            known = [v.name for v in graph.inputs] if len(by_name) > _FEW else list(by_name)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"it has: {', '.join(known)}"
-            raise TypeInferenceError(f"the graph has no value {', '.join(unknown)}; {hint}")
+            names_shown = [v.name for v in graph.inputs] if len(by_name) > _FEW else list(by_name)
+            advice = f"did you mean {' or '.join(near)}?" if near else f"it has: {', '.join(names_shown)}"
+            raise TypeInferenceError(f"the graph has no value {', '.join(unknown)}; {advice}")
         for node in dict.fromkeys((*graph.inputs, *self.order)):
             hint = given.get(node.name, hints.get(node.name)) if node.is_variable else hints.get(node.name)
             if not (node.is_variable or node.is_constant):
