@@ -2,16 +2,20 @@
 
 >>> from nnvm.frontend.onnx import from_onnx
 >>> graph, params = from_onnx("model.onnx", shapes={"x": ("batch", 3, 224, 224)})  # doctest: +SKIP
+>>> onnx.save(to_onnx(graph, params), "again.onnx")  # doctest: +SKIP
 
 `Backend` is the class that ONNX's own test suite drives. The package `onnx` is imported when a model is.
 """
 
 from typing import Any
 
+from nnvm.frontend.onnx.export import UnsupportedGraph, to_onnx
 from nnvm.frontend.onnx.importer import Imported, UnsupportedModel, UnsupportedNode, from_onnx
 from nnvm.frontend.onnx.session import Session
 
-__all__ = ["Backend", "Imported", "Session", "UnsupportedModel", "UnsupportedNode", "from_onnx"]
+__all__ = [
+    "Backend", "Imported", "Session", "UnsupportedGraph", "UnsupportedModel", "UnsupportedNode", "from_onnx", "to_onnx",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
