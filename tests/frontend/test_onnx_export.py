@@ -118,7 +118,7 @@ def test_sizes_stay_symbolic():
     x = variable("x", TensorType((symbol("n"), 4, 6), F32))
     folded = apply("reshape", [x], {"shape": (x.type.shape[0], 24)})
     graph = Graph((apply("relu", [folded[0]])[0],), (x.node,))
-    model = to_onnx(graph)
+    model = graph.to_onnx()
     assert [d.dim_param or d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim] == ["n", 4, 6]
     again, _ = from_onnx(model)
     assert str(again.outputs[0].type) == "float32[n, 24]"

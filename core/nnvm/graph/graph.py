@@ -56,6 +56,13 @@ class Graph:
 
         return save_dot(self)
 
+    def to_onnx(self, params: Mapping[str, Any] | None = None) -> Any:
+        """The graph as an `onnx.ModelProto`, variables in `params` as initialisers; see `nnvm.frontend.onnx.to_onnx`,
+        which must be imported."""
+        from nnvm.graph.exporters import exporter
+
+        return exporter("onnx", "nnvm.frontend.onnx")(self, params)
+
     def apply(self, passes: str | Sequence[str]) -> Graph:
         """The graph after one or several passes, under the current `PassContext`."""
         import nnvm.graph.passes  # noqa: F401  registers them
