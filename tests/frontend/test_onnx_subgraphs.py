@@ -137,3 +137,26 @@ def test_what_is_unsupported_in_a_body_is_listed_once():
     with pytest.raises(UnsupportedModel) as e:
         from_onnx(net)
     assert [n.op for n in e.value.nodes] == ["Sort"]
+
+
+def test_definitions_in_bodies():
+    """DynamicQuantizeLinear has no converter of its own; ONNX defines it by others."""
+    branches = {k: graph([("DynamicQuantizeLinear", ["x"], [f"{k}q", f"{k}s", f"{k}z"]),
+                          ("DequantizeLinear", [f"{k}q", f"{k}s", f"{k}z"], [k])], {}, {k: ([3], F)})
+                for k in ("a", "b")}  # fmt: skip
+    net = model([("If", ["c"], ["y"], {"then_branch": branches["a"], "else_branch": branches["b"]})],
+                {"x": ([3], F)}, {"y": ([3], F)}, {"c": np.bool_(True)})  # fmt: skip
+    x = normal(3)
+    (y,) = Backend.run_model(net, [x])
+    np.testing.assert_allclose(y, x, atol=(max(x.max(), 0) - min(x.min(), 0)) / 255)
+
+
+@pytest.mark.parametrize("opset", [11, 13, 18, 23])
+def test_definitions_of_older_opsets(opset):
+    """The definition of DynamicQuantizeLinear is written for opset 11."""
+    net = model([("DynamicQuantizeLinear", ["x"], ["q", "s", "z"])], {"x": ([7], F)},
+                {"q": ([7], TensorProto.UINT8), "s": ([], F), "z": ([], TensorProto.UINT8)}, opset=opset)  # fmt: skip
+    x = normal(7)
+    q, s, z = Backend.run_model(net, [x])
+    assert s == pytest.approx((max(x.max(), 0) - min(x.min(), 0)) / 255, rel=1e-5)
+    np.testing.assert_allclose((q.astype(np.float32) - z) * s, x, atol=float(s) * 0.51)

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from nnvm.dim import Dim, SymDim
+from nnvm.dim import Dim
 from nnvm.dtype import BF16, DType
+from nnvm.frontend.onnx.protos import element_code, type_proto
 from nnvm.graph import Graph, Node, NodeEntry, TensorType
 
 __all__ = ["OPSET", "Exporter", "UnsupportedGraph", "exports", "to_onnx"]
@@ -198,23 +199,14 @@ class Exporter:
         return self.emit("Reshape", x, self.ints(target), allowzero=1 if any(zeros) else None)
 
 
-def code_of(dtype: DType) -> int:
-    """The `onnx.TensorProto` element type."""
-    import onnx
-
-    name = {"float32": "FLOAT", "float64": "DOUBLE"}.get(dtype.name, dtype.name.upper())
-    return int(onnx.TensorProto.DataType.Value(name))
-
-
 def _tensor(name: str, array: Array, dtype: DType) -> Any:
     from onnx import helper
 
     little = np.ascontiguousarray(array)
-    return helper.make_tensor(name, code_of(dtype), array.shape, little.tobytes(), raw=True)
+    return helper.make_tensor(name, element_code(dtype), array.shape, little.tobytes(), raw=True)
 
 
 def _info(name: str, t: TensorType) -> Any:
-    from onnx import helper
+    import onnx
 
-    dims = [d if isinstance(d, int) else str(d) if isinstance(d, SymDim) else None for d in t.shape]
-    return helper.make_tensor_value_info(name, code_of(t.dtype), dims)
+    return onnx.ValueInfoProto(name=name, type=type_proto(t))

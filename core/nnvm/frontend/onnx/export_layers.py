@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from nnvm.dtype import BOOL, F32
-from nnvm.frontend.onnx.export import CannotExport, Exporter, code_of, exports
+from nnvm.frontend.onnx.export import CannotExport, Exporter, exports
 from nnvm.frontend.onnx.export_rules import static
+from nnvm.frontend.onnx.protos import element_code
 from nnvm.graph import Node
 from nnvm.graph.types import TensorType
 
@@ -146,12 +147,12 @@ def _rms_norm(x: Exporter, n: Node) -> str:
     data, *gamma = x.inputs(n)
     t = n.inputs[0].type
     axes = list(range(n.attrs["axis"] % t.rank, t.rank))
-    wide = x.emit("Cast", data, to=code_of(F32)) if t.dtype.is_half else data
+    wide = x.emit("Cast", data, to=element_code(F32)) if t.dtype.is_half else data
     at = F32 if t.dtype.is_half else t.dtype
     mean = x.emit("ReduceMean", x.emit("Mul", wide, wide), x.ints(axes), keepdims=1)
     size = x.emit("Sqrt", x.emit("Add", mean, x.scalar(n.attrs["eps"], at)))
     out = x.emit("Div", wide, size)
-    out = x.emit("Cast", out, to=code_of(t.dtype)) if t.dtype.is_half else out
+    out = x.emit("Cast", out, to=element_code(t.dtype)) if t.dtype.is_half else out
     return x.emit("Mul", out, gamma[0]) if gamma else out
 
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from nnvm.dim import Dim, is_static
 from nnvm.dtype import F32, I64
-from nnvm.frontend.onnx.export import CannotExport, Exporter, code_of, exports
+from nnvm.frontend.onnx.export import CannotExport, Exporter, exports
+from nnvm.frontend.onnx.protos import element_code
 from nnvm.graph import Node
 
 __all__ = ["axes_of", "static"]
@@ -50,7 +51,7 @@ def _constant(x: Exporter, n: Node) -> str:
 
 @exports("cast")
 def _cast(x: Exporter, n: Node) -> str:
-    return x.emit("Cast", x[n.inputs[0]], to=code_of(n.attrs["dtype"]))
+    return x.emit("Cast", x[n.inputs[0]], to=element_code(n.attrs["dtype"]))
 
 
 @exports("divide", "trunc_divide")
@@ -143,7 +144,7 @@ def axes_of(n: Node, key: str = "axis") -> list[int] | None:
 def _reduce(x: Exporter, n: Node) -> str:
     data, source = x[n.inputs[0]], n.inputs[0].type.dtype
     if source.is_bool or n[0].type.dtype != source:
-        data = x.emit("Cast", data, to=code_of(n[0].type.dtype))
+        data = x.emit("Cast", data, to=element_code(n[0].type.dtype))
     axes = axes_of(n)
     given = [] if axes is None else [x.ints(axes)]
     return x.emit(_REDUCE[n.op.name], data, *given, keepdims=int(n.attrs["keepdims"]))
@@ -163,11 +164,11 @@ def _variance(x: Exporter, n: Node) -> str:
 
 @exports("any", "all")
 def _any(x: Exporter, n: Node) -> str:
-    whole = x.emit("Cast", x[n.inputs[0]], to=code_of(F32))
+    whole = x.emit("Cast", x[n.inputs[0]], to=element_code(F32))
     axes, op = axes_of(n), {"any": "ReduceMax", "all": "ReduceMin"}[n.op.name]
     given = [] if axes is None else [x.ints(axes)]
     reduced = x.emit(op, whole, *given, keepdims=int(n.attrs["keepdims"]))
-    return x.emit("Cast", reduced, to=code_of(n[0].type.dtype))
+    return x.emit("Cast", reduced, to=element_code(n[0].type.dtype))
 
 
 @exports("argmax", "argmin")
@@ -183,7 +184,7 @@ def _arg(x: Exporter, n: Node) -> str:
 def _cumsum(x: Exporter, n: Node) -> str:
     data = x[n.inputs[0]]
     if n[0].type.dtype != n.inputs[0].type.dtype:
-        data = x.emit("Cast", data, to=code_of(n[0].type.dtype))
+        data = x.emit("Cast", data, to=element_code(n[0].type.dtype))
     return x.emit("CumSum", data, x.constant(np.asarray(n.attrs["axis"]), I64))
 
 
@@ -265,7 +266,7 @@ def _take(x: Exporter, n: Node) -> str:
     data = x[n.inputs[0]] if axis is not None else x.emit("Reshape", x[n.inputs[0]], x.ints([-1]))
     index = x[n.inputs[1]]
     if n.inputs[1].type.dtype.name not in ("int32", "int64"):
-        index = x.emit("Cast", index, to=code_of(I64))
+        index = x.emit("Cast", index, to=element_code(I64))
     return x.emit("Gather", data, index, axis=axis or 0)
 
 
@@ -273,7 +274,7 @@ def _take(x: Exporter, n: Node) -> str:
 def _gather(x: Exporter, n: Node) -> str:
     index = x[n.inputs[1]]
     if n.inputs[1].type.dtype.name not in ("int32", "int64"):
-        index = x.emit("Cast", index, to=code_of(I64))
+        index = x.emit("Cast", index, to=element_code(I64))
     return x.emit("GatherElements", x[n.inputs[0]], index, axis=n.attrs["axis"])
 
 

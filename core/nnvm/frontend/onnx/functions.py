@@ -6,7 +6,7 @@ from typing import Any
 
 from nnvm.frontend.onnx.table import find
 
-__all__ = ["inline_definitions"]
+__all__ = ["definition_of", "inline_definitions"]
 
 #: Definitions inside definitions, at most.
 DEPTH = 8
@@ -25,6 +25,23 @@ def inline_definitions(model: Any) -> Any:
             return model
         model = inlined
     return model
+
+
+def definition_of(node: Any, types: dict[str, Any], opsets: dict[str, int]) -> Any:
+    """A node alone as the GraphProto of its definition; None where it has none.
+
+    `types`: of its inputs, as `onnx.TypeProto`. Values inside may have any names.
+    """
+    import onnx
+
+    if not _is_defined(node, opsets):
+        return None
+    inputs = [onnx.ValueInfoProto(name=name, type=types[name]) for name in dict.fromkeys(node.input) if name]
+    outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
+    graph = onnx.helper.make_graph([node], "definition", inputs, outputs)
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid(d, v) for d, v in opsets.items()])
+    inlined = inline_definitions(model)
+    return None if inlined is model else inlined.graph
 
 
 def _is_defined(node: Any, opsets: dict[str, int]) -> bool:
@@ -84,10 +101,29 @@ def _definition(node: Any, schema: Any, types: dict[str, Any], opset: int) -> An
     if schema.has_context_dependent_function:
         absent = onnx.TypeProto()
         given = [(types.get(name, absent) if name else absent).SerializeToString() for name in node.input]
-        body = schema.get_context_dependent_function(node.SerializeToString(), given)
-        if not body:
-            return None
-        function.ParseFromString(body)
-        return function
-    function.CopyFrom(schema.function_body)
+        body = schema.get_context_dependent_function_with_opset_version(opset, node.SerializeToString(), given)
+    else:
+        body = schema.get_function_with_opset_version(opset)
+    if not body:
+        return None
+    function.ParseFromString(body)
+    return _at_opset(function, opset)
+
+
+def _at_opset(function: Any, opset: int) -> Any:
+    """A definition that was written for an older opset, where its nodes mean the same in this one; None elsewhere.
+
+    The inliner takes only definitions of the model's own opset. Later versions of an op take what earlier ones did, but
+    for attributes that became inputs.
+    """
+    import onnx
+
+    for imported in function.opset_import:
+        if imported.domain in ("", "ai.onnx") and imported.version != opset:
+            for node in function.node:
+                if node.domain in ("", "ai.onnx"):
+                    known = onnx.defs.get_schema(node.op_type, opset).attributes
+                    if any(a.name not in known for a in node.attribute):
+                        return None
+            imported.version = opset
     return function

@@ -14,13 +14,13 @@ from nnvm.dim import Dim, symbol
 from nnvm.dtype import DType
 from nnvm.frontend.onnx import convert  # noqa: F401  registers the converters
 from nnvm.frontend.onnx.formats import Narrow, format_of
-from nnvm.frontend.onnx.functions import inline_definitions
+from nnvm.frontend.onnx.functions import definition_of, inline_definitions
 from nnvm.frontend.onnx.narrow import LOOKS, MOVES, looking, moving
 from nnvm.frontend.onnx.old_opsets import at_opset
-from nnvm.frontend.onnx.protos import array_of, element_type, format_array_of
+from nnvm.frontend.onnx.protos import array_of, element_type, format_array_of, type_proto
 from nnvm.frontend.onnx.sizes import fold_sizes
 from nnvm.frontend.onnx.subgraphs import CONTROL
-from nnvm.frontend.onnx.table import Context, NeedsValue, Unsupported, Value, find, materialise, of_array
+from nnvm.frontend.onnx.table import Context, Dims, NeedsValue, Unsupported, Value, find, materialise, of_array
 from nnvm.frontend.onnx.unsupported import UnsupportedModel, UnsupportedNode
 from nnvm.graph import Graph, Node, NodeEntry, TensorType, TypeInferenceError, apply, variable
 
@@ -177,6 +177,8 @@ class _Importer:
         outputs = [o for o in node.output if o]
         if node.op_type in CONTROL and not domain:
             converter = partial(self._control, node)
+        elif converter is None and (body := self._definition(node)) is not None:
+            converter = partial(self._inlined, node, body)
         if converter is None or not (domain or opset >= 7):
             why = "no converter" if opset >= OLDEST or domain else f"opset before {OLDEST}"
             self._refuse(node.op_type, name, why, domain, final=True)
@@ -212,6 +214,25 @@ class _Importer:
     def _control(self, node: Any, c: Context) -> list[Value]:
         graphs = {a.name: a.g for a in node.attribute if a.HasField("g")}
         return CONTROL[node.op_type](self, c, graphs)
+
+    def _definition(self, node: Any) -> Any:
+        """The graph that ONNX defines a node of a subgraph by; None where there is none. (Those of the model's own
+        graph are in place before the import.)"""
+        values = {i: self.env.get(i) for i in node.input if i}
+        if not all(isinstance(v, (NodeEntry, Dims)) for v in values.values()):
+            return None
+        types = {i: type_proto(v.type if isinstance(v, NodeEntry) else TensorType(v.array.shape, v.dtype))
+                 for i, v in values.items() if isinstance(v, (NodeEntry, Dims))}  # fmt: skip
+        return definition_of(node, types, self.opsets)
+
+    def _inlined(self, node: Any, graph: Any, c: Context) -> list[Value]:
+        """The nodes of a definition, whose names are its own."""
+        env, broken = self.env, self.broken
+        self.env, self.broken = {"": None, **{i: env[i] for i in node.input}}, set()
+        try:
+            return self.body(graph, {})
+        finally:
+            self.env, self.broken = env, broken
 
     def body(self, graph: Any, bound: Mapping[str, Value | None]) -> list[Value]:
         """Imports a subgraph in place; see `Scope`. Names are unique over all subgraphs that can see each other."""
