@@ -92,6 +92,17 @@ def test_endless_loops_are_refused():
         from_onnx(net)
 
 
+def test_loops_in_loops_are_bounded():
+    inner = graph([("Neg", ["b"], ["b1"]), ("Identity", ["c"], ["go"])], {"i": ([], N), "c": ([], B), "b": ([3], F)},
+                  {"go": ([], B), "b1": ([3], F)})  # fmt: skip
+    outer = graph([("Loop", ["n", "yes", "a"], ["a1"], {"body": inner}), ("Identity", ["d"], ["going"])],
+                  {"j": ([], N), "d": ([], B), "a": ([3], F)}, {"going": ([], B), "a1": ([3], F)})  # fmt: skip
+    net = model([("Loop", ["n", "yes", "x"], ["y"], {"body": outer})], {"x": ([3], F)}, {"y": ([3], F)},
+                {"n": np.int64(1000), "yes": np.bool_(True)})  # fmt: skip
+    with pytest.raises(UnsupportedModel, match="more than 20000 nodes"):
+        from_onnx(net)
+
+
 SCAN = graph([("Add", ["s", "a"], ["t"]), ("Mul", ["t", "b"], ["out"])], {"s": ([2], F), "a": ([2], F), "b": ([2], F)},
              {"t": ([2], F), "out": ([2], F)})  # fmt: skip
 

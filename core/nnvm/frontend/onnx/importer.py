@@ -30,6 +30,8 @@ Array = np.ndarray[Any, Any]
 
 #: Integer and bool initialisers of up to so many elements become constants.
 SMALL = 4096
+#: Nodes of bodies that are written out, at most: loops in loops multiply.
+LARGEST = 20_000
 #: Models of older opsets are converted to this one first.
 OLDEST = 7
 
@@ -86,6 +88,7 @@ class _Importer:
         self.params: dict[str, Array] = {}
         self.variables: dict[str, NodeEntry] = {}
         self.inputs: list[Node] = []
+        self.written = 0  # nodes of bodies
 
     def run(self) -> Imported:
         graph = self.model.graph
@@ -236,6 +239,9 @@ class _Importer:
 
     def body(self, graph: Any, bound: Mapping[str, Value | None]) -> list[Value]:
         """Imports a subgraph in place; see `Scope`. Names are unique over all subgraphs that can see each other."""
+        self.written += len(graph.node)
+        if self.written > LARGEST:
+            raise Unsupported(f"loops that make more than {LARGEST} nodes when they are written out")
         self.env.update(bound)
         self.broken.difference_update(bound)
         for tensor in graph.initializer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -14,6 +15,9 @@ __all__ = ["Specialised", "input_names"]
 
 Array = np.ndarray[Any, Any]
 T = TypeVar("T")
+
+#: What is built for so many sets of sizes and values is kept; the one used longest ago makes room.
+KEPT = 64
 
 
 def input_names(model: Any) -> list[str]:
@@ -40,7 +44,7 @@ class Specialised(Generic[T]):
         self.fixed: frozenset[str] = frozenset()
         self.by_sizes = False
         self._build = build
-        self._built: dict[tuple[object, ...], T] = {}
+        self._built: OrderedDict[tuple[object, ...], T] = OrderedDict()
         try:
             self._get({}, {})
         except UnsupportedModel as e:
@@ -75,9 +79,14 @@ class Specialised(Generic[T]):
     def _get(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> T:
         taken = {n: tuple(s) for n, s in shapes.items()} if self.by_sizes else {}
         key = (*((n, a.shape, a.tobytes()) for n, a in sorted(values.items())), *sorted(taken.items()))
-        if key not in self._built:
-            self._built[key] = self._build(from_onnx(self.model, shapes=taken, values=values))
-        return self._built[key]
+        built = self._built.get(key)
+        if built is None:
+            built = self._build(from_onnx(self.model, shapes=taken, values=values))
+            while len(self._built) >= KEPT:
+                self._built.popitem(last=False)
+        self._built[key] = built
+        self._built.move_to_end(key)
+        return built
 
 
 def _has_open_sizes(model: Any, names: Sequence[str]) -> bool:
