@@ -114,6 +114,18 @@ def test_reduction_takes_what_comes_before_and_after():
     assert groups(f) == [["multiply", "exp", "sum", "sqrt"]]
 
 
+def test_one_thread_does_not_get_the_work_of_all():
+    x = var("x", 8, 8)
+    total = graph(op("sum", op("exp", x), axis=(0, 1)))
+    assert groups(fuse(total)) == [["exp", "sum"]]
+    assert groups(fuse(total, serial_elements=63)) == [["exp"], ["sum"]]
+    assert groups(fuse(total, serial_elements=64)) == [["exp", "sum"]]
+    cheap = graph(op("sum", op("multiply", x, x), axis=(0, 1)))
+    assert groups(fuse(cheap, serial_elements=63)) == [["multiply", "sum"]], "cheap nodes cost less than memory does"
+    by_row = graph(op("sum", op("exp", x), axis=1))
+    assert groups(fuse(by_row, serial_elements=63)) == [["exp", "sum"]], "rows are shared out"
+
+
 def test_reduction_leaves_what_others_need():
     x, w = var("x", 4, 8), param("w", 8, 8)
     a = op("exp", x)

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from nnvm.dim import Shape
+from nnvm.dim import Shape, numel
 from nnvm.graph.devices import device_of
 from nnvm.graph.graph import Graph
 from nnvm.graph.node import Node, NodeEntry
@@ -51,6 +51,8 @@ class FuseLimits:
         prologue_nodes: nodes before a row master, computed once per pass over the row.
         broadcast_nodes: cheap nodes that are computed again for every element they are broadcast to.
         recompute_nodes: cheap nodes of one chain that are computed again in each consumer instead of being stored.
+        serial_rows, serial_elements: a reduction to fewer results than `serial_rows` runs on one thread; it takes no
+            expensive nodes over more than `serial_elements` elements, which threads share among them.
         search: groups looked at to exclude a cycle; where that does not suffice, nothing is fused.
     """
 
@@ -60,6 +62,8 @@ class FuseLimits:
     prologue_nodes: int = 8
     broadcast_nodes: int = 4
     recompute_nodes: int = 2
+    serial_rows: int = 4
+    serial_elements: int = 1 << 24
     search: int = 256
 
 
@@ -258,11 +262,18 @@ class _Fuser:
             if producer.shape != entry.type.shape or len(producer.nodes) > self.limits.prologue_nodes:
                 continue
             if group.kind == REDUCE:
-                fits = self._only_used_in(producer, node)
+                fits = self._only_used_in(producer, node) and not self._serialises(group, producer)
             else:
                 fits = not producer.expensive and producer.shape == group.shape
             if fits:
                 self._merge(group, [producer], None)
+
+    def _serialises(self, reduction: _Group, producer: _Group) -> bool:
+        """Whether much work that threads could share would be done by the one that reduces."""
+        results, elements = numel(reduction.shape), numel(producer.shape)
+        few = isinstance(results, int) and results < self.limits.serial_rows
+        many = isinstance(elements, int) and elements > self.limits.serial_elements
+        return producer.expensive and few and many
 
     # What all share
 
