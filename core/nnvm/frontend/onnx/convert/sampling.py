@@ -73,15 +73,21 @@ def _tap(position: NodeEntry, weight: NodeEntry | None, size: int, padding: str,
         weight = mask if weight is None else emit("where", inside, weight, _f(0))
     else:
         position = _inside(position, size, padding, low, high)
-    at = emit("clip", emit("floor", position), a_min=0.0, a_max=float(size - 1))
-    return cast(at, I64), weight
+    return _index(emit("floor", position), size), weight
+
+
+def _index(position: NodeEntry, size: int) -> NodeEntry:
+    """A position of an axis: the nearest one, and 0 for NaN."""
+    position = emit("where", emit("isnan", position), _f(0), position)
+    return cast(emit("clip", position, a_min=0.0, a_max=float(size - 1)), I64)
 
 
 def _taps(x: NodeEntry, size: int, mode: str, padding: str, low: float, high: float) -> list[Tap]:
     """The taps of coordinates on an axis of `size`."""
     x = emit("round", x) if mode == "nearest" else x
     outside = emit("logical_or", emit("less", x, _f(low)), emit("greater", x, _f(high)))
-    x = emit("where", outside, _inside(x, size, padding, low, high), x) if padding != "zeros" else x
+    if padding != "zeros" and mode != "cubic":  # cubic taps are moved one by one, as PyTorch and ONNX Runtime do
+        x = emit("where", outside, _inside(x, size, padding, low, high), x)
     if mode == "nearest":
         return [_tap(x, None, size, padding, low, high)]
     base = emit("floor", x)
@@ -188,8 +194,7 @@ def _region_taps(at: NodeEntry, size: int) -> list[Tap]:
     part = emit("subtract", at, base)
     out = []
     for k, weight in ((0, _affine(part, -1, 1)), (1, part)):
-        position = emit("clip", _affine(base, 1, k), a_min=0.0, a_max=float(size - 1))
-        out.append((cast(position, I64), emit("where", inside, weight, _f(0))))
+        out.append((_index(_affine(base, 1, k), size), emit("where", inside, weight, _f(0))))
     return out
 
 
