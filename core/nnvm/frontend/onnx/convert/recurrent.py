@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 from nnvm.frontend.onnx.convert.shape import cut
 from nnvm.frontend.onnx.table import Context, Unsupported, converts, emit, scalar
@@ -11,6 +13,7 @@ from nnvm.graph import NodeEntry
 __all__: list[str] = []
 
 State = tuple[NodeEntry, ...]
+Activation = Callable[[NodeEntry], NodeEntry]
 #: (projection of the input of one step, state) -> new state; the first of the state is the output
 Cell = Callable[[NodeEntry, State], State]
 LONGEST = 512
@@ -27,13 +30,49 @@ def _direction(x: NodeEntry, d: int) -> NodeEntry:
     return emit("reshape", _part(x, 0, d), shape=x.type.shape[1:])
 
 
-def _activation(name: str, limit: float) -> Callable[[NodeEntry], NodeEntry]:
-    """An activation; `limit`, where it is not 0, bounds what goes into it."""
-    if name.lower() not in ACTIVATIONS:
-        raise Unsupported(f"the activation {name}")
-    if limit:
-        return lambda x: emit(ACTIVATIONS[name.lower()], emit("clip", x, a_min=-limit, a_max=limit))
-    return lambda x: emit(ACTIVATIONS[name.lower()], x)
+def _activations(c: Context, names: Sequence[str]) -> list[Activation]:
+    """The functions called `names`, of all directions; those with an alpha or beta take the next of the attribute."""
+    alphas, betas = (iter(c.attrs.get(f"activation_{k}", ())) for k in ("alpha", "beta"))
+    limit = c.attrs.get("clip", 0.0)
+    out = []
+    for name in names:
+        key = name.lower()
+        if key in ACTIVATIONS:
+            function = partial(emit, ACTIVATIONS[key])
+        elif key in SCALED:
+            build, *defaults = SCALED[key]
+            values = [next(source, default) for source, default in zip((alphas, betas), defaults)]
+            function = partial(build, *values)
+        else:
+            raise Unsupported(f"the activation {name}")
+        out.append(partial(_limited, function, limit) if limit else function)
+    return out
+
+
+def _limited(function: Activation, limit: float, x: NodeEntry) -> NodeEntry:
+    return function(emit("clip", x, a_min=-limit, a_max=limit))
+
+
+def _line(alpha: float, beta: float, x: NodeEntry) -> NodeEntry:
+    t = x.type.dtype
+    return emit("add", emit("multiply", x, scalar(alpha, t)), scalar(beta, t))
+
+
+def _hard_sigmoid(alpha: float, beta: float, x: NodeEntry) -> NodeEntry:
+    return emit("clip", _line(alpha, beta, x), a_min=0.0, a_max=1.0)
+
+
+def _scaled_tanh(alpha: float, beta: float, x: NodeEntry) -> NodeEntry:
+    t = x.type.dtype
+    return emit("multiply", emit("tanh", emit("multiply", x, scalar(beta, t))), scalar(alpha, t))
+
+
+#: name -> (function of its parameters and data, their values where none are given)
+SCALED: dict[str, tuple[Any, ...]] = {
+    "affine": (_line, 1.0, 0.0), "hardsigmoid": (_hard_sigmoid, 0.2, 0.5), "scaledtanh": (_scaled_tanh, 1.0, 1.0),
+    "leakyrelu": (lambda alpha, x: emit("leaky_relu", x, alpha=alpha), 0.01),
+    "elu": (lambda alpha, x: emit("elu", x, alpha=alpha), 1.0),
+}  # fmt: skip
 
 
 @converts("LSTM", "GRU", "RNN")
@@ -48,7 +87,7 @@ def recurrent(c: Context) -> list[NodeEntry | None]:
     count = 2 if kind == "bidirectional" else 1
     states = 2 if c.op == "LSTM" else 1
     names = c.attrs.get("activations") or CELLS[c.op][1] * count
-    each = len(names) // count
+    each, functions = len(names) // count, _activations(c, names)
     outputs: list[list[NodeEntry]] = []
     last: list[list[NodeEntry]] = []
     for d in range(count):
@@ -57,7 +96,7 @@ def recurrent(c: Context) -> list[NodeEntry | None]:
         zero = emit("full", shape=(batch, hidden), dtype=x.type.dtype, value=0)
         given = [_direction(_initial(c[5 + s], batch_first), d) if c.has(5 + s) else zero for s in range(states)]
         state: State = tuple(given)
-        acts = [_activation(n, c.attrs.get("clip", 0.0)) for n in names[d * each : (d + 1) * each]]
+        acts = functions[d * each : (d + 1) * each]
         cell, projected = CELLS[c.op][0](c, x, w, r, bias, acts, d)
         steps: list[NodeEntry] = []
         backwards = kind == "reverse" or d == 1
@@ -99,10 +138,12 @@ def _affine(x: NodeEntry, w: NodeEntry, bias: NodeEntry | None) -> NodeEntry:
 
 
 def _lstm(c: Context, x: NodeEntry, w: NodeEntry, r: NodeEntry, bias: NodeEntry | None,
-          acts: Sequence[Callable[[NodeEntry], NodeEntry]], d: int) -> tuple[Cell, NodeEntry]:  # fmt: skip
+          acts: Sequence[Activation], d: int) -> tuple[Cell, NodeEntry]:  # fmt: skip
     n = c.attrs["hidden_size"]
     if c.attrs.get("input_forget", 0):
         raise Unsupported("input_forget")
+    if c.attrs.get("clip", 0):
+        raise Unsupported("clip: whether it bounds the cell's activation too, as ONNX says, implementations differ")
     peep = _direction(c[7], d) if c.has(7) else None
     wb, rb = _halves(bias, 4, n)
     f, g, h = acts
@@ -122,7 +163,7 @@ def _lstm(c: Context, x: NodeEntry, w: NodeEntry, r: NodeEntry, bias: NodeEntry 
 
 
 def _gru(c: Context, x: NodeEntry, w: NodeEntry, r: NodeEntry, bias: NodeEntry | None,
-         acts: Sequence[Callable[[NodeEntry], NodeEntry]], d: int) -> tuple[Cell, NodeEntry]:  # fmt: skip
+         acts: Sequence[Activation], d: int) -> tuple[Cell, NodeEntry]:  # fmt: skip
     n = c.attrs["hidden_size"]
     wb, rb = _halves(bias, 3, n)
     f, g = acts
@@ -146,7 +187,7 @@ def _gru(c: Context, x: NodeEntry, w: NodeEntry, r: NodeEntry, bias: NodeEntry |
 
 
 def _rnn(c: Context, x: NodeEntry, w: NodeEntry, r: NodeEntry, bias: NodeEntry | None,
-         acts: Sequence[Callable[[NodeEntry], NodeEntry]], d: int) -> tuple[Cell, NodeEntry]:  # fmt: skip
+         acts: Sequence[Activation], d: int) -> tuple[Cell, NodeEntry]:  # fmt: skip
     wb, rb = _halves(bias, 1, c.attrs["hidden_size"])
 
     def cell(projected: NodeEntry, state: State) -> State:
