@@ -197,6 +197,24 @@ def test_bytes_do_not_depend_on_the_process(folder, tmp_path):
     assert made[0] == made[1]
 
 
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 3e-2)])
+def test_a_model_that_pytorch_builds(tmp_path, dtype, tolerance):
+    torch = pytest.importorskip("torch")
+    from nnvm_torch.bench.models.sources import load_model, resolve
+
+    file = tmp_path / "mlp.nnvm"
+    assert main(["compile", "zoo:mlp", "-o", str(file), "--target", "host", "--batch", "3", "--dtype", dtype]) == 0
+    module = nnvm.runtime.load(file)
+    case = load_model(resolve("zoo:mlp"), 3, getattr(torch, dtype), 0)
+    (x,) = case.inputs
+    bits = x.view(torch.uint16) if dtype == "bfloat16" else x
+    (found,) = module.run({module.inputs[0].name: bits}).values()
+    values = bf16_to_f32(found) if dtype == "bfloat16" else found
+    with torch.no_grad():
+        wanted = case.module.double()(x.double()).numpy()
+    np.testing.assert_allclose(values, wanted, atol=tolerance * np.abs(wanted).max())
+
+
 def test_the_graph_in_an_artifact_is_shown(artifact, folder, tmp_path, capsys):
     assert main(["show", str(artifact), "--stage", "before"]) == 0
     shown = capsys.readouterr().out
