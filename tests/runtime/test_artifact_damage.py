@@ -98,6 +98,23 @@ def test_every_section_has_its_checksum(whole, tmp_path):
             nnvm.runtime.load(tmp_path / name).run(x=X)
 
 
+def test_weights_are_checked_at_the_first_run_unless_told_not_to(whole, tmp_path):
+    path = tmp_path / "m.nnvm"
+    path.write_bytes(whole)
+    container = Container(path)
+    data = bytearray(whole)
+    weights = bytes(container.read("weights"))
+    head = 8 + struct.unpack_from("<Q", weights)[0]
+    data[whole.index(weights) + head + 3] ^= 1  # the sign and exponent of the first weight
+    path.write_bytes(bytes(data))
+    module = nnvm.runtime.load(path)
+    for _ in range(2):
+        with pytest.raises(ArtifactError, match="section 'weights' is damaged"):
+            module.run(x=X)
+    found = nnvm.runtime.load(path, verify=False).run(x=X)["output0"]
+    assert not np.allclose(found, WANTED, rtol=1e-3)
+
+
 def test_what_is_no_artifact(tmp_path):
     path = tmp_path / "m.nnvm"
     for data, says in ((b"", "fewer than"), (b"PK\3\4" * 100, "no artifact")):

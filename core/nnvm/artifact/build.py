@@ -106,9 +106,10 @@ def compile_artifact(
         if spec is None:
             inputs, outputs = one.inputs(), one.outputs(output_names)
             spec = Spec(label, f"nnvm, LLVM {'.'.join(map(str, llvm.llvm_version_info))}", inputs, outputs,
-                        one.sizes(), ())  # fmt: skip
+                        one.sizes(), {}, ())  # fmt: skip
     assert spec is not None, "there is at least one level"
-    spec = Spec(spec.model, spec.producer, spec.inputs, spec.outputs, spec.sizes, tuple(b for b, _ in built))
+    spec = Spec(spec.model, spec.producer, spec.inputs, spec.outputs, spec.sizes, table.digests,
+                tuple(b for b, _ in built))  # fmt: skip
     sections: dict[str, Sequence[bytes | memoryview]] = {
         "plan": [dump_spec(spec)],
         "graph": [save_json(_renumbered(graph), indent=None).encode()],

@@ -30,19 +30,21 @@ class WeightTable:
 
     def __init__(self) -> None:
         self.tensors: dict[str, tuple[Array, DType]] = {}
+        self.digests: dict[str, str] = {}  # SHA-256 in hex, by the same names
         self._names: dict[tuple[object, ...], str] = {}
 
     def add(self, wish: str, array: Array, dtype: DType) -> str:
         """The name of the tensor in the file: of an equal one that is there, else `wish`, with a number if taken."""
         array = np.ascontiguousarray(array).reshape(np.shape(array))
-        key = (dtype.name, array.shape, hashlib.sha256(array.reshape(-1).view(np.uint8).data).digest())
+        digest = hashlib.sha256(array.reshape(-1).view(np.uint8).data).hexdigest()
+        key = (dtype.name, array.shape, digest)
         if key not in self._names:
             name, tries = wish.lstrip("._") or "weight", 1
             while name in self.tensors:
                 tries += 1
                 name = f"{wish.lstrip('._') or 'weight'}#{tries}"
             self._names[key] = name
-            self.tensors[name] = (array, dtype)
+            self.tensors[name], self.digests[name] = (array, dtype), digest
         return self._names[key]
 
     @property

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import threading
 from collections import OrderedDict
@@ -82,6 +83,7 @@ class Module:
         self.level = self._level.name
         self._sizes = spec.sizes
         self._positions = {t.name: i for i, t in enumerate(self.inputs)}
+        self._digests = spec.digests
         self._verify = verify
         self._lock = threading.Lock()
         self._instances: OrderedDict[_Shapes, _Instance] = OrderedDict()  # by the shapes of the inputs
@@ -235,9 +237,13 @@ class Module:
 
     def _verify_weights(self) -> None:
         with self._lock:
-            if self._verify:
-                self._container.read("weights")
-                self._verify = False
+            if not self._verify:
+                return
+            for name, array in zip(self._level.weights, self._weights):
+                if hashlib.sha256(array.reshape(-1).view(np.uint8).data).hexdigest() != self._digests[name]:
+                    raise self._container.error(f"its section 'weights' is damaged (the checksum of {name!r} differs); "
+                                                "make the file again")  # fmt: skip
+            self._verify = False
 
 
 @dataclass

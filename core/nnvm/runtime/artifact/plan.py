@@ -119,6 +119,7 @@ class Spec:
         model: its name.
         producer: what wrote it.
         sizes: where each named size is read: name -> (position of an input, axis).
+        digests: SHA-256 of each weight's bytes in hex, by name: a run checks those that its level reads.
         levels: from the least to the most demanding one.
     """
 
@@ -127,6 +128,7 @@ class Spec:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     sizes: Mapping[str, tuple[int, int]]
+    digests: Mapping[str, str]
     levels: tuple[Level, ...]
 
 
@@ -173,6 +175,7 @@ def _spec(d: Any) -> Spec:
     return Spec(_text(d["model"]), _text(d["producer"]), _several(d["inputs"], _tensor),
                 _several(d["outputs"], _tensor),
                 {_text(k): (_count(v[0]), _count(v[1])) for k, v in d["sizes"].items()},
+                {_text(k): _text(v) for k, v in d["digests"].items()},
                 _several(d["levels"], _level))  # fmt: skip
 
 
@@ -275,6 +278,8 @@ def _check(spec: Spec) -> None:
     for name, (position, axis) in spec.sizes.items():
         if position >= len(names) or axis >= len(spec.inputs[position].shape):
             raise ValueError(f"its plan is damaged: the size {name} is nowhere")
+    if missing := sorted({w for level in spec.levels for w in level.weights} - spec.digests.keys()):
+        raise ValueError(f"its plan is damaged: the weight {missing[0]!r} is missing from its checksums")
     if not spec.levels:
         raise ValueError("its plan is damaged: it has no code")
     for level in spec.levels:
