@@ -13,7 +13,7 @@ from nnvm.frontend.onnx.exclusions import exclusion_of  # noqa: E402
 #: Of the node cases in the order of their names, each of so many runs by default.
 STEP = 11
 #: At least so many of the node cases pass.
-PASSING = 1770
+PASSING = 1774
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_a_sample_of_the_node_cases(node_cases):
     assert sum(o.result == "passed" for o in found) >= 0.9 * len(found)
 
 
-@pytest.mark.parametrize("kind, passing", [("simple", 8), ("pytorch-converted", 82), ("pytorch-operator", 36)])
+@pytest.mark.parametrize("kind, passing", [("simple", 7), ("pytorch-converted", 82), ("pytorch-operator", 35)])
 def test_stored_cases(kind, passing):
     found = outcomes(cases(kind))
     assert failures(found) == {}

@@ -62,7 +62,8 @@ class Format:
         import ml_dtypes
 
         name = _ARRAY_NAMES.get(self.name, self.name)
-        return np.dtype(getattr(ml_dtypes, name))
+        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return dtype
 
 
 _FORMATS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -134,15 +134,16 @@ def axis_of(axis: int, rank: int) -> int:
 
 
 Converter = Callable[[Context], Results]
+C = TypeVar("C", bound=Converter)
 
 #: op type -> ((domain, first opset, last opset, converter), ...)
 CONVERTERS: dict[str, list[tuple[str, int, int, Converter]]] = {}
 
 
-def converts(*ops: str, since: int = 1, until: int = 1 << 30, domain: str = "") -> Callable[[Converter], Converter]:
+def converts(*ops: str, since: int = 1, until: int = 1 << 30, domain: str = "") -> Callable[[C], C]:
     """Registers a converter of `ops` for opsets `since` to `until`."""
 
-    def add(converter: Converter) -> Converter:
+    def add(converter: C) -> C:
         for op in ops:
             CONVERTERS.setdefault(op, []).append((domain, since, until, converter))
         return converter

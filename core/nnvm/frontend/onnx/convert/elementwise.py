@@ -122,8 +122,8 @@ def _converted(c: Context, to: DType | Format) -> Value:
 
 @converts("Constant")
 def constant(c: Context) -> Value:
-    if isinstance(c.attrs.get("value"), Narrow):
-        return c.attrs["value"]
+    if isinstance(value := c.attrs.get("value"), Narrow):
+        return value
     if "value" in c.attrs:
         return of_array(*c.attrs["value"])
     for name, dtype in (("value_float", F32), ("value_floats", F32), ("value_int", I64), ("value_ints", I64)):
@@ -134,8 +134,9 @@ def constant(c: Context) -> Value:
 
 @converts("Dropout")
 def dropout(c: Context) -> list[NodeEntry | None]:
-    if c.has(2) and c.value(2, "training_mode").any():
-        raise Unsupported("training")
+    trains = c.has(2) and bool(c.value(2, "training_mode").any())
+    if trains and (not c.has(1) or c.value(1, "the ratio").any()):
+        raise Unsupported("training: what is dropped is random")
     mask = emit("full", shape=c[0].type.shape, dtype=BOOL, value=1) if len(c.outputs) > 1 else None
     return [c[0], mask]
 

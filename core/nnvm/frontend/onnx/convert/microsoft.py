@@ -211,7 +211,7 @@ def rotary_embedding(c: Context) -> NodeEntry:
     turns = [emit("expand_dims", emit("take", t, positions, axis=0, mode="wrap"), axis=1) for t in (cos, sin)]
     width = 2 * cos.type.shape[1]  # type: ignore[operator,assignment]
     part = x if width == size else cut(x, 3, 0, width)
-    y = rotated(part, *turns, bool(c.attrs.get("interleaved", 0)))
+    y = rotated(part, turns[0], turns[1], bool(c.attrs.get("interleaved", 0)))
     y = y if width == size else emit("concatenate", y, cut(x, 3, width, size), axis=3)
     return emit("reshape", emit("transpose", y, axes=(0, 2, 1, 3)), shape=c[0].type.shape) if flat else y
 

@@ -102,7 +102,8 @@ def attention(c: Context) -> list[NodeEntry | None]:
     sizes = c.attrs.get("qkv_hidden_sizes") or (total // 3,) * 3
     projected = matmul(c.like(x, c[1]))
     projected = emit("add", projected, c[2]) if c.has(2) else projected
-    parts, begin = [], 0
+    parts: list[NodeEntry] = []
+    begin: Dim = 0
     for size in sizes:
         parts.append(_heads(cut(projected, 2, begin, begin + size), count))
         begin = begin + size

@@ -59,19 +59,20 @@ def _is_usual(w: Windows) -> bool:
 def _summed(x: NodeEntry, w: Windows) -> tuple[NodeEntry, list[np.ndarray[Any, Any]]]:
     """The sum of each window, as a convolution with ones; and for each axis and window the taps inside the data and its
     padding (row 0: inside the data)."""
-    n, channels, *space = x.type.shape
-    if not all(isinstance(d, int) for d in space):
+    n, channels, *sizes = x.type.shape
+    space = [d for d in sizes if isinstance(d, int)]
+    if len(space) != len(sizes):
         raise Unsupported("such windows on a symbolic axis")
     padding, counts = [], []
     for size, k, s, d, (low, high) in zip(space, w.kernel, w.strides, w.dilation, w.padding):
-        room = size + low + high - (k - 1) * d - 1  # type: ignore[operator]
+        room = size + low + high - (k - 1) * d - 1
         out = (-(-room // s) if w.ceil_mode else room // s) + 1
-        if w.ceil_mode and (out - 1) * s >= size + low:  # type: ignore[operator]
+        if w.ceil_mode and (out - 1) * s >= size + low:
             out -= 1  # a window must begin in the data or the padding before it
-        more = max(0, (out - 1) * s + (k - 1) * d + 1 - (size + low + high))  # type: ignore[operator]
+        more = max(0, (out - 1) * s + (k - 1) * d + 1 - (size + low + high))
         padding.append((low, high + more))
         at = np.arange(out)[:, None] * s + np.arange(k) * d - low
-        counts.append(np.stack([((at >= 0) & (at < size)).sum(1), (at < size + high).sum(1)]))  # type: ignore[operator]
+        counts.append(np.stack([((at >= 0) & (at < size)).sum(1), (at < size + high).sum(1)]))
     t = x.type.dtype
     ones = of_array(np.ones((1, 1, *w.kernel), t.numpy), t)
     flat = emit("reshape", x, shape=(n * channels, 1, *space))

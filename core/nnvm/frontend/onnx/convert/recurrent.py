@@ -34,7 +34,7 @@ def _activations(c: Context, names: Sequence[str]) -> list[Activation]:
     """The functions called `names`, of all directions; those with an alpha or beta take the next of the attribute."""
     alphas, betas = (iter(c.attrs.get(f"activation_{k}", ())) for k in ("alpha", "beta"))
     limit = c.attrs.get("clip", 0.0)
-    out = []
+    out: list[Activation] = []
     for name in names:
         key = name.lower()
         if key in ACTIVATIONS:

@@ -192,7 +192,7 @@ def _region_taps(at: NodeEntry, size: int) -> list[Tap]:
     at = emit("clip", at, a_min=0.0, a_max=float(size - 1))
     base = emit("floor", at)
     part = emit("subtract", at, base)
-    out = []
+    out: list[Tap] = []
     for k, weight in ((0, _affine(part, -1, 1)), (1, part)):
         out.append((_index(_affine(base, 1, k), size), emit("where", inside, weight, _f(0))))
     return out

@@ -54,12 +54,12 @@ def _transform(x: NodeEntry, axis: int, length: int, inverse: bool, onesided: bo
     bins = length // 2 + 1
     real_output = inverse and onesided
     parts = _parts(x, axis, bins if real_output else length)
-    taken = parts[0].type.shape[-1]
+    taken = min(_size(x, axis), bins if real_output else length)
     k, j = np.arange(bins if onesided and not inverse else length)[:, None], np.arange(taken)
     angle = 2 * np.pi / length * ((k * j) % length)
     cos, sin = np.cos(angle), np.sin(angle) * (1 if inverse else -1)
     if inverse:
-        factor = np.full(taken, 1 / length)  # type: ignore[arg-type]
+        factor = np.full(taken, 1 / length)
         if real_output:
             factor[1 : (length + 1) // 2] *= 2  # these stand for their conjugates too
             sin[:, 0] = 0
