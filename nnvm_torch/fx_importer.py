@@ -232,6 +232,8 @@ class _Importer:
         if node.target is torch.ops.aten.copy_.default and node.args[0] in self.position:
             self._write(node)
             return
+        if node.target is torch.ops.aten._assert_tensor_metadata.default:
+            return  # of element type, device and layout: tracing has checked it, and all three are the graph's types
         val = node.meta.get("val")
         if isinstance(val, (torch.SymInt, int, bool)) and not isinstance(val, torch.Tensor):
             self.env[node] = dim_of(val)

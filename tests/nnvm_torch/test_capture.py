@@ -48,3 +48,15 @@ class Branch(nn.Module):
 def test_what_cannot_be_captured_is_named():
     with pytest.raises(CaptureError, match="Branch cannot be captured as one graph"):
         capture(Branch(), [torch.randn(3)])
+
+
+def test_what_tracing_has_checked_is_no_call():
+    """`x.to(dtype)` leaves an assertion of x's type in the trace: the graph's types say it already."""
+
+    class Casts(nn.Module):
+        def forward(self, x):
+            return torch.relu(x.to(torch.float32)) * 2
+
+    found = capture(Casts().eval(), (torch.randn(3),)).imported
+    assert not found.fallbacks and len(found.graph.outputs) == 1
+    assert [n.op.name for n in found.graph.nodes if not n.is_variable and not n.is_constant] == ["relu", "multiply"]
