@@ -57,7 +57,9 @@ def load(spec: str, *, batch: int = 1, dtype: str = "float32", shapes: Shapes | 
             return _artifact(path)
         return _onnx(path, shapes) if path.suffix == ".onnx" else _json(path)
     if path.is_file() and path.suffix != ".py":
-        raise CliError(f"{spec}: a model is an .onnx, .nnvm or .json (NNVM JSON) file, or a name (see --help)")
+        raise CliError(
+            f"{spec}: a model is an .onnx file, an .nnvm file, NNVM JSON in a .json file, or a name (see --help)"
+        )
     return _torch(spec, batch, dtype)
 
 
