@@ -57,6 +57,7 @@ def test_the_command(models, tmp_path, capsys, monkeypatch):
     """A model that works, one that does not, an engine that is not there: rows, JSON, and status 1."""
     line = "openvino is not installed: pip install openvino"
     monkeypatch.setattr(driver, "missing_package", lambda engine: line if engine.name == "openvino" else None)
+    monkeypatch.setattr("nnvm_torch.bench.run.WIDTH_WITHOUT_TERMINAL", 400)  # however long the path is
     path = tmp_path / "out.json"
     argv = ["bench", f"{models}:tiny", f"{models}:nothing", "--against", "openvino"]
     status = main([*argv, "--rounds", "3", "--seconds", "0.02", "--json", str(path)])
