@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Union, cast
 
 __all__ = ["Dim", "Shape", "SymDim", "as_dim", "as_partial_shape", "as_shape", "ceildiv", "dim_max", "dim_min",
-           "evaluate", "is_static", "numel", "substitute", "symbol", "symbols"]  # fmt: skip
+           "evaluate", "is_static", "numel", "row_major", "substitute", "symbol", "symbols"]  # fmt: skip
 
 Dim = Union[int, "SymDim"]
 Shape = tuple[Dim, ...]
@@ -124,6 +124,16 @@ def is_static(shape: tuple[Dim, ...]) -> bool:
 def numel(shape: tuple[Dim, ...]) -> Dim:
     """Number of elements: the product of the dimensions, 1 for a scalar."""
     return math.prod(shape, start=1)  # type: ignore[arg-type]
+
+
+def row_major(shape: Shape) -> Shape:
+    """Strides of a contiguous tensor, in elements."""
+    strides: list[Dim] = []
+    step: Dim = 1
+    for d in reversed(shape):
+        strides.append(step)
+        step = step * d
+    return tuple(reversed(strides))
 
 
 def ceildiv(a: Dim, b: Dim) -> Dim:

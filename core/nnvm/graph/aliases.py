@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nnvm.dim import Dim, Shape
+from nnvm.dim import Dim, Shape, row_major
 from nnvm.graph.graph import Graph
 from nnvm.graph.node import Node, NodeEntry
 from nnvm.graph.views import view_offset
 
-__all__ = ["Alias", "aliases", "contiguous", "covered", "is_contiguous", "restrided", "viewed"]
+__all__ = ["Alias", "aliases", "covered", "is_contiguous", "restrided", "viewed"]
 
 Strides = tuple[Dim, ...]
 
@@ -57,7 +57,7 @@ def aliases(graph: Graph) -> dict[NodeEntry, Alias]:
 
 
 def _strides(e: NodeEntry, found: dict[NodeEntry, Alias]) -> Strides:
-    return (found[e].strides if e in found else None) or contiguous(e.type.shape)
+    return (found[e].strides if e in found else None) or row_major(e.type.shape)
 
 
 def _add_parts(node: Node, found: dict[NodeEntry, Alias]) -> None:
@@ -108,7 +108,7 @@ def _alias(e: NodeEntry, base: NodeEntry, begin: Dim, strides: Strides | None) -
 
 def is_contiguous(shape: Shape, strides: Sequence[Dim]) -> bool:
     """Whether these strides lay the elements out one after the other."""
-    return all(s == c for s, c, d in zip(strides, contiguous(shape), shape) if d != 1)
+    return all(s == c for s, c, d in zip(strides, row_major(shape), shape) if d != 1)
 
 
 def covered(e: NodeEntry) -> NodeEntry:
@@ -116,16 +116,6 @@ def covered(e: NodeEntry) -> NodeEntry:
     while (offset := view_offset(e.node)) is not None and offset == 0 and e.type.nbytes == e.node.inputs[0].type.nbytes:
         e = e.node.inputs[0]
     return e
-
-
-def contiguous(shape: Shape) -> Strides:
-    """Strides of a contiguous value, in elements."""
-    strides: list[Dim] = []
-    step: Dim = 1
-    for d in reversed(shape):
-        strides.append(step)
-        step = step * d
-    return tuple(reversed(strides))
 
 
 def restrided(shape: Shape, strides: Sequence[Dim], new: Shape) -> Strides | None:

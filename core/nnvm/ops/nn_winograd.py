@@ -28,7 +28,7 @@ from nnvm.graph.op_attrs import OpPattern
 from nnvm.graph.types import TensorType
 from nnvm.ops.bodies import over
 from nnvm.ops.channels import Coordinate
-from nnvm.ops.nn_conv import add_bias, check_bias, from_plain, layout_name, to_plain
+from nnvm.ops.nn_conv import add_bias, check_bias, from_plain, layout_name, per_axis, to_plain
 from nnvm.ops.pad import padded_stage
 from nnvm.ops.params import integer, optional, pairs
 from nnvm.ops.shape_rules import check_kind, known, same_dtype, show
@@ -139,7 +139,7 @@ class _Geometry:
         channels = attrs["channels"] or panels * width
         if not (panels - 1) * width < channels <= panels * width:
             raise ValueError(f"channels={channels} do not fit {panels} panels of {width}")
-        padding = attrs["padding"] * (2 if len(attrs["padding"]) == 1 else 1)
+        padding = per_axis(attrs["padding"], 2, "padding")
         out = []
         for d, (low, high) in zip((sizes["H"], sizes["W"]), padding):
             extent = d + low + high - WINDOW + 1
@@ -220,9 +220,9 @@ def _picked(values: Sequence[Expr], index: Expr) -> Expr:
 
 def _compute(attrs: Attrs, inputs: list[Tensor], outputs: Types) -> list[Tensor]:
     data, weight = inputs[:2]
-    g, m, block = _Geometry.of(attrs, data.shape, weight.shape), attrs["tile"], attrs["layout"]
+    g, m = _Geometry.of(attrs, data.shape, weight.shape), attrs["tile"]
     t, block = matrices(m), g.block
-    padding = attrs["padding"] * (2 if len(attrs["padding"]) == 1 else 1)
+    padding = per_axis(attrs["padding"], 2, "padding")
     borders = [(low, high + n * m - d) for (low, high), n, d in zip(padding, (g.rows, g.columns), g.out)]
     d = padded_stage(data, [(0, 0), (0, 0), *borders, (0, 0)], 0)
     a, panels, width = g.size, g.panels, g.width
@@ -266,7 +266,7 @@ def _array(attrs: Attrs, data: Array, weight: Array, bias: Array | None = None) 
     t, a = matrices(m), m + WINDOW - 1
     at, bt = np.asarray(t.at), np.asarray(t.bt)
     x = to_plain(data, g.layout, "NCHW")
-    padding = attrs["padding"] * (2 if len(attrs["padding"]) == 1 else 1)
+    padding = per_axis(attrs["padding"], 2, "padding")
     rows, columns = known(g.rows), known(g.columns)
     borders = [(low, high + n * m - known(d)) for (low, high), n, d in zip(padding, (rows, columns), g.out)]
     x = np.pad(x, [(0, 0), (0, 0), *borders])

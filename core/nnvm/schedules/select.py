@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
-from nnvm.dim import Dim, numel
+from nnvm.dim import Dim, numel, row_major
 from nnvm.schedules.cpu.access import Inliner, Source, parts
 from nnvm.schedules.cpu.attention import attention, match_attention
 from nnvm.schedules.cpu.contraction import contraction
 from nnvm.schedules.cpu.injective import Write
 from nnvm.schedules.cpu.injective import elementwise as elementwise_nest
-from nnvm.schedules.cpu.kernel import Strides, flat_kernel, row_major, span
+from nnvm.schedules.cpu.kernel import Strides, flat_kernel, span
 from nnvm.schedules.cpu.loops import Axis
 from nnvm.schedules.cpu.row_program import RowProgram, row_program
 from nnvm.schedules.cpu.rows import rows

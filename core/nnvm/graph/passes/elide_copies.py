@@ -22,8 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nnvm.dim import Dim
-from nnvm.graph.aliases import contiguous, covered, is_contiguous, viewed
+from nnvm.dim import Dim, row_major
+from nnvm.graph.aliases import covered, is_contiguous, viewed
 from nnvm.graph.graph import Graph, Uses, rebuild
 from nnvm.graph.node import Node, NodeEntry, apply
 from nnvm.graph.op_attrs import OpPattern
@@ -116,7 +116,7 @@ class _Chooser:
                     self.nodes[node] = "input" if node.op.attr("permutation") else True
 
     def _strides(self, e: NodeEntry) -> Strides:
-        return self.placed.get(e) or contiguous(e.type.shape)
+        return self.placed.get(e) or row_major(e.type.shape)
 
     # Concatenations
 
@@ -206,7 +206,7 @@ class _Chooser:
             alone = self.uses.sole_user(data) is node and not is_view(data.node) and not data.node.is_variable
             if alone and node.op.attr("permutation") and not data.node.op.attr("strided_view"):
                 return False  # computed along by what makes the data
-        _, strides = node.op.attr("strided_view")(node.attrs, data.type, contiguous(data.type.shape))
+        _, strides = node.op.attr("strided_view")(node.attrs, data.type, row_major(data.type.shape))
         return _run_bytes(out, out.type.shape, strides) >= _RUN_BYTES and self._all_take(out, strides)
 
 

@@ -15,12 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from nnvm.dim import Dim, ceildiv, numel
+from nnvm.dim import Dim, ceildiv, numel, row_major
 from nnvm.schedules.cpu.access import At, Held, Inliner, Source, parts, rewrite
 from nnvm.schedules.cpu.along import along
 from nnvm.schedules.cpu.emit import Emitter, Lanes, lane_mask
 from nnvm.schedules.cpu.injective import Write, nest
-from nnvm.schedules.cpu.kernel import row_major
 from nnvm.schedules.cpu.loops import Axis, loop, parallel_loops
 from nnvm.schedules.cpu.matmul_tile import Tile, matmul_tile
 from nnvm.schedules.cpu.row_program import Pass, Reduction, RowProgram

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nnvm.dim import Dim
-from nnvm.schedules.cpu.kernel import Strides, row_major
+from nnvm.dim import Dim, row_major
+from nnvm.schedules.cpu.kernel import Strides
 from nnvm.te.expr import Binary, Cast, Expr, Reduce, Var
 from nnvm.te.tensor import IterVar, Read, Tensor, reads, topological
 from nnvm.tir.affine import Affine, Space, affine, atom_affine

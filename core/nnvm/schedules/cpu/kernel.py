@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from nnvm.dim import Dim, symbols
+from nnvm.dim import Dim, row_major, symbols
 from nnvm.schedules.cpu.access import Source
 from nnvm.te.expr import Buffer, is_size
 from nnvm.te.tensor import Tensor
@@ -12,19 +12,9 @@ from nnvm.tir.affine import Space
 from nnvm.tir.stmt import Allocate, PrimFunc, Stmt
 from nnvm.tir.visitor import free_vars, stmts
 
-__all__ = ["flat_kernel", "row_major", "sizes_of", "span"]
+__all__ = ["flat_kernel", "sizes_of", "span"]
 
 Strides = Mapping[Tensor, tuple[Dim, ...]]
-
-
-def row_major(shape: Sequence[Dim]) -> tuple[Dim, ...]:
-    """Strides of a contiguous tensor, in elements."""
-    strides: list[Dim] = []
-    step: Dim = 1
-    for d in reversed(shape):
-        strides.append(step)
-        step = step * d
-    return tuple(reversed(strides))
 
 
 def span(shape: Sequence[Dim], strides: Sequence[Dim]) -> Dim:

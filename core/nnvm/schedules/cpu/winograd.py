@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from nnvm.dim import ceildiv
 from nnvm.schedules.cpu.access import At, Inliner, Source
+from nnvm.schedules.cpu.contraction import step_cycles
 from nnvm.schedules.cpu.emit import Emitter, Lanes
 from nnvm.schedules.cpu.injective import Write, stores
 from nnvm.schedules.cpu.loops import Axis, loop, parallel_loops
@@ -141,8 +142,7 @@ class _Builder:
 
     def _tile_cycles(self, rows: int) -> float:
         """Of a register tile over all channels: multiply-adds, loads, latency; then the sums are stored."""
-        step = max(rows * self.vectors / 2, (rows + self.vectors) / 2, 4.0)
-        return self.channels * step + 2 * rows * self.vectors + 10 if rows else 0.0
+        return self.channels * step_cycles(rows, self.vectors) + 2 * rows * self.vectors + 10 if rows else 0.0
 
     def _most_rows(self) -> int:
         return max(1, (self.target.vector_registers - self.vectors - 1) // self.vectors)
