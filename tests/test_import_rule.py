@@ -9,7 +9,7 @@ CORE = ROOT / "core" / "nnvm"
 
 #: Layers from left to right; a module may import its own layer's room and anything to the left.
 LAYERS = [
-    {"arithmetic", "attribute", "config", "dtype", "dim", "name", "target"},
+    {"arithmetic", "attribute", "config", "cpu_list", "dtype", "dim", "name", "target"},
     {"graph", "te"},
     {"tir"},
     {"ops", "schedules", "codegen", "runtime"},

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from .cpu_list import count_usable_cpus
+
 __all__ = ["VARIABLES", "cache_dir", "compile_threads", "debug_level", "dump_dir", "object_cache_enabled",
            "target_string"]  # fmt: skip
 
@@ -37,8 +39,7 @@ def compile_threads() -> int:
     value = os.environ.get("NNVM_COMPILE_THREADS", "")
     if value.isdigit() and int(value) > 0:
         return int(value)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, 8)
+    return min(count_usable_cpus(), 8)
 
 
 def object_cache_enabled() -> bool:

@@ -11,6 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from . import config
+from .cpu_list import read_cpu_list
 
 __all__ = ["Target"]
 
@@ -90,7 +91,7 @@ def _host() -> Target:
 def _host_caches(folder: Path = Path("/sys/devices/system/cpu/cpu0")) -> tuple[int, int]:
     """Bytes of the first and second data cache of one core, as Linux tells them; usual sizes where it does not."""
     found = [Target.l1_bytes, Target.l2_bytes]
-    threads = _count(folder / "topology" / "thread_siblings_list") or 1
+    threads = max(1, len(read_cpu_list(folder / "topology" / "thread_siblings_list")))
     for cache in sorted(folder.glob("cache/index*")):
         try:
             level, kind = int((cache / "level").read_text()), (cache / "type").read_text().strip()
@@ -98,19 +99,10 @@ def _host_caches(folder: Path = Path("/sys/devices/system/cpu/cpu0")) -> tuple[i
             size = int(text.rstrip("KMG")) << {"K": 10, "M": 20, "G": 30}.get(text[-1:], 0)
         except (OSError, ValueError):
             continue
-        cores = max(1, (_count(cache / "shared_cpu_list") or 1) // threads)
+        cores = max(1, len(read_cpu_list(cache / "shared_cpu_list")) // threads)
         if kind != "Instruction" and level in (1, 2) and size >> 13 > 0:
             found[level - 1] = size // cores
     return found[0], max(found)
-
-
-def _count(path: Path) -> int | None:
-    """How many processors a list such as ``0-3,8`` names."""
-    try:
-        ranges = [part.partition("-") for part in path.read_text().strip().split(",")]
-        return sum(int(high or low) - int(low) + 1 for low, _, high in ranges)
-    except (OSError, ValueError):
-        return None
 
 
 @lru_cache

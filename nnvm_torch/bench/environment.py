@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from nnvm.cli.doctor import available_cores, package_version
+from nnvm.cli.doctor import package_version
+from nnvm.cpu_list import count_usable_cpus
 from nnvm.target import Target
 
 __all__ = ["environment", "openmp_runtimes", "torch_facts"]
@@ -68,7 +69,7 @@ def torch_facts() -> list[tuple[str, str]]:
         ("torch", torch.__version__),
         ("nnvm backend", backend_fact()),
         ("OpenMP", openmp_fact()),
-        ("threads", f"{torch.get_num_threads()} of {available_cores()} usable cores"),
+        ("threads", f"{torch.get_num_threads()} of {count_usable_cpus()} usable cores"),
         ("GPU", gpu),
     ]
 
@@ -93,6 +94,6 @@ def environment() -> dict[str, Any]:
         "llvm_cpu": host.cpu,
         "vector_bits": host.vector_bits,
         "cores": os.cpu_count(),
-        "usable_cores": available_cores(),
+        "usable_cores": count_usable_cpus(),
         "packages": {name: found for name in RECORDED if (found := package_version(name)) is not None},
     }

@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from nnvm.cpu_list import read_cpu_list
+
 from .errors import BenchError
 
 __all__ = ["choose_cores", "pinned", "thread_environment"]
@@ -48,13 +50,7 @@ def choose_cores(threads: int, wanted: tuple[int, ...] | None = None) -> tuple[i
 def siblings(core: int) -> set[int]:
     """Logical cores that share a physical one with ``core``, itself included."""
     path = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
-    with contextlib.suppress(OSError, ValueError):
-        found: set[int] = set()
-        for part in path.read_text().strip().split(","):
-            low, _, high = part.partition("-")
-            found.update(range(int(low), int(high or low) + 1))
-        return found | {core}
-    return {core}
+    return {core, *read_cpu_list(path)}
 
 
 @contextlib.contextmanager

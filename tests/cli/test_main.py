@@ -85,8 +85,9 @@ def test_bench_names_what_is_missing(monkeypatch, capsys, missing, hint):
 
 def test_core_list():
     assert bench.core_list("0,2-4") == (0, 2, 3, 4)
-    with pytest.raises(ValueError):
-        bench.core_list("a")
+    with pytest.raises(SystemExit) as stop:
+        main.main(["bench", "--cores", "a"])
+    assert stop.value.code == 2
 
 
 def test_doctor(capsys):

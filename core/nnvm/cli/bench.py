@@ -6,6 +6,8 @@ import argparse
 import importlib
 from types import ModuleType
 
+from nnvm.cpu_list import parse_cpu_list
+
 from .command import CliError, Command
 
 __all__ = ["COMMAND"]
@@ -52,12 +54,10 @@ def name_list(text: str) -> tuple[str, ...]:
 
 
 def core_list(text: str) -> tuple[int, ...]:
-    """``0,2-4`` as (0, 2, 3, 4)."""
-    cores: list[int] = []
-    for part in text.split(","):
-        low, _, high = part.partition("-")
-        cores.extend(range(int(low), int(high or low) + 1))
-    return tuple(cores)
+    try:
+        return parse_cpu_list(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of processors as 0,2-4: {error}") from error
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,11 +10,12 @@ import platform
 import sys
 
 from nnvm import config
+from nnvm.cpu_list import count_usable_cpus
 from nnvm.target import Target
 
 from .command import Command
 
-__all__ = ["COMMAND", "available_cores", "package_version"]
+__all__ = ["COMMAND", "package_version"]
 
 #: Packages that bring something but are not required: distribution, what for.
 OPTIONAL = (
@@ -36,11 +37,6 @@ def package_version(distribution: str) -> str | None:
         return None
 
 
-def available_cores() -> int:
-    """Cores that this process may use, which affinity can make fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def compiler_facts() -> list[tuple[str, str]]:
     """What the compiler sees without torch."""
     facts = [
@@ -56,7 +52,7 @@ def compiler_facts() -> list[tuple[str, str]]:
     host = Target.host()
     facts += [
         ("llvmlite", f"{package_version('llvmlite')}, LLVM {'.'.join(map(str, llvm.llvm_version_info))}"),
-        ("host CPU", f"{host.cpu} ({host.triple}), {available_cores()} cores usable"),
+        ("host CPU", f"{host.cpu} ({host.triple}), {count_usable_cpus()} cores usable"),
         ("features", " ".join(host.features)),
         ("vector width", f"{host.vector_bits} bits, {host.lanes()} float32"),
     ]
