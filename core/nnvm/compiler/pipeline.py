@@ -47,6 +47,8 @@ _PIPELINE: tuple[str, ...] = (
     "EliminateCommon",
     # again, as copies may have become needless; before the cut, so that copies of parameters are prepared
     "PlaceDevice",
+    # * after all merging, as OwnOutputs; before the cut, so that copies of parameters are prepared
+    "OwnInputs",
     # * after all rewriting, so that everything that depends on parameters only leaves the main graph; before fusion,
     # so that no group mixes the two parts
     "PrecomputePrune",
