@@ -99,7 +99,8 @@ def _variance(c: Context, x: NodeEntry, dim: Axes, correction: Scalar | None, ke
 
 @converts("var.correction", "prims.var.default")
 def _var(c: Context, x: NodeEntry, dim: Axes = None, correction: Scalar | None = None, keepdim: bool = False) -> Value:
-    return _variance(c, x, dim, correction, keepdim)
+    # as eager, which computes moments in float64
+    return c.cast(_variance(c, c.cast(x, F64), dim, correction, keepdim), c.dtype)
 
 
 @converts("std.correction")
@@ -112,7 +113,9 @@ def _std(c: Context, x: NodeEntry, dim: Axes = None, *, correction: Scalar | Non
 @converts("var_mean.correction")
 def _var_mean(c: Context, x: NodeEntry, dim: Axes = None, *, correction: Scalar | None = None,
               keepdim: bool = False) -> Value:  # fmt: skip
-    return _variance(c, x, dim, correction, keepdim), _reduce(c, "mean", x, dim, keepdim)
+    wide = c.cast(x, F64)
+    moments = _variance(c, wide, dim, correction, keepdim), _reduce(c, "mean", wide, dim, keepdim)
+    return tuple(c.cast(m, c.dtype) for m in moments)
 
 
 @converts("logsumexp.default")
