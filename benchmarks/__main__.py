@@ -7,15 +7,19 @@ import re
 import sys
 from pathlib import Path
 
-from nnvm.cli.bench import name_list, positive_float, positive_int
-from nnvm_torch.bench.config import BenchConfig
-from nnvm_torch.bench.engines import ENGINES
-from nnvm_torch.bench.errors import BenchError
+from nnvm.bench.config import BenchConfig
+from nnvm.bench.engine import chosen_engines
+from nnvm.bench.errors import BenchError
+from nnvm.bench.pinning import choose_cores
+from nnvm.bench.report import markdown, print_result
+from nnvm.bench.results import BenchResult
+from nnvm.bench.run import make_console, run_bench, write_json
+from nnvm.cli.arguments import name_list, positive_float, positive_int
+from nnvm.progress import progress_bar
+from nnvm_torch.bench.engines import ENGINES, TORCH
+from nnvm_torch.bench.environment import RECORDED
 from nnvm_torch.bench.models.sources import resolve
-from nnvm_torch.bench.pinning import choose_cores
-from nnvm_torch.bench.report import markdown, print_result
-from nnvm_torch.bench.results import BenchResult
-from nnvm_torch.bench.run import chosen_engines, make_console, run_bench, write_json
+from nnvm_torch.bench.run import BASELINE
 
 from .suites import SUITES
 
@@ -27,8 +31,9 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     listed = "; ".join(f"{name}: {suite.summary}" for name, suite in SUITES.items())
     parser.add_argument("suite", choices=SUITES, metavar="SUITE", help=listed)
     parser.add_argument(
-        "--peers", type=name_list, default=(), metavar="ENGINE,...|all", help="engines besides eager and nnvm (none)"
-    )
+        "--peers", type=name_list, default=(), metavar="ENGINE,...|all",
+        help="engines besides eager and nnvm (the suite's own: none, but for onnx)",
+    )  # fmt: skip
     parser.add_argument("--engine", default="nnvm", help="the engine under test (nnvm)")
     parser.add_argument("--models", type=name_list, default=(), metavar="MODEL,...", help="only these")
     parser.add_argument("--threads", type=positive_int, default=1)
@@ -53,8 +58,9 @@ def result_name(suite: str, result: BenchResult) -> str:
 def main(argv: list[str] | None = None) -> int:
     args = parse_arguments(argv)
     try:
-        engines, skipped = chosen_engines(args.engine, args.peers)
-        models = tuple(map(resolve, args.models)) or SUITES[args.suite].models
+        suite = SUITES[args.suite]
+        engines, skipped = chosen_engines(TORCH, (BASELINE, args.engine), args.peers or suite.peers)
+        models = tuple(map(resolve, args.models)) or suite.models
         cores = choose_cores(args.threads)
     except BenchError as error:
         print(f"benchmarks: {error}", file=sys.stderr)
@@ -65,6 +71,7 @@ def main(argv: list[str] | None = None) -> int:
         models=models,
         engines=tuple(sorted(engines, key=engine_order)),
         subject=args.engine,
+        baseline=BASELINE,
         threads=args.threads,
         cores=cores,
         batch=args.batch,
@@ -80,7 +87,8 @@ def main(argv: list[str] | None = None) -> int:
         write_json(result, base.with_suffix(".json"))
         base.with_suffix(".md").write_text(markdown(result), encoding="utf-8")
 
-    result = run_bench(config, save)
+    with progress_bar() as tell:
+        result = run_bench(config, TORCH, RECORDED, tell, save)
     print_result(result, make_console())
     return 0 if result.good else 1
 

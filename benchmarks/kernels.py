@@ -23,8 +23,9 @@ from rich.table import Table
 from torch import nn
 
 import nnvm_torch
-from nnvm_torch.bench.accuracy import output_error
-from nnvm_torch.bench.pinning import choose_cores, pinned
+from nnvm.bench.accuracy import output_error
+from nnvm.bench.pinning import choose_cores, pinned
+from nnvm_torch.bench.engines.base import arrays_of
 
 __all__ = ["CASES", "main"]
 
@@ -104,9 +105,9 @@ def measure(case: Case, seconds: float) -> dict[str, float]:
     with torch.no_grad():
         fast = nnvm_torch.compile(module, inputs)
         sides = {"aten": module, "nnvm": fast}
-        wanted = [module.double()(*(x.double() for x in inputs))]
+        wanted = arrays_of(module.double()(*(x.double() for x in inputs)))
         module.float()
-        out: dict[str, float] = {f"{k}_error": output_error([f(*inputs)], wanted) for k, f in sides.items()}
+        out: dict[str, float] = {f"{k}_error": output_error(arrays_of(f(*inputs)), wanted) for k, f in sides.items()}
         best = dict.fromkeys(sides, float("inf"))
         end = time.perf_counter() + seconds
         while time.perf_counter() < end:

@@ -15,6 +15,8 @@ class Suite:
 
     models: tuple[str, ...]
     summary: str
+    #: Engines that it compares beside eager and nnvm, where none are named.
+    peers: tuple[str, ...] = ()
 
 
 def zoo(*names: str) -> tuple[str, ...]:
@@ -38,5 +40,6 @@ CPU = zoo(
 SUITES: dict[str, Suite] = {
     "quick": Suite(zoo("mlp", "resnet18", "mobilenet_v2", "minilm"), "a few minutes: is it still faster than eager?"),
     "cpu": Suite(CPU, "ten real networks: the figures to quote"),
+    "onnx": Suite(CPU, "ONNX exports without PyTorch: as fast as with it?", ("nnvm-onnx", "onnxruntime", "openvino")),
     "wide": Suite(zoo(*ZOO), "every network of the zoo: nothing slower than eager?"),
 }

@@ -9,7 +9,7 @@ CORE = ROOT / "core" / "nnvm"
 
 #: Layers from left to right; a module may import its own layer's room and anything to the left.
 LAYERS = [
-    {"arithmetic", "attribute", "config", "cpu_list", "dtype", "dim", "name", "target"},
+    {"arithmetic", "atomic_write", "attribute", "config", "cpu_list", "dtype", "dim", "name", "progress", "target"},
     {"graph", "te"},
     {"tir"},
     {"ops", "schedules", "codegen", "runtime"},
@@ -17,6 +17,7 @@ LAYERS = [
     {"artifact"},
     {"tuning", "frontend", "symbol"},
     {"testing"},
+    {"bench"},
     {"cli"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}

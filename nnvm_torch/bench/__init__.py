@@ -1,5 +1,5 @@
-"""The A/B benchmark: nnvm, eager PyTorch and other engines, each in its own process, in interleaved rounds.
+"""PyTorch's side of the A/B benchmark (`nnvm.bench`): its models and the engines that run modules.
 
-``run`` is the command, ``driver`` the experiment, ``worker`` one engine's process, ``engines`` and ``models`` what can
-be compared, ``report`` the table. ``python -m benchmarks`` runs whole suites through the same code.
+``run`` is the command, ``worker`` one engine's process, ``engines`` and ``models`` what can be compared.
+``python -m benchmarks`` runs whole suites through the same code.
 """

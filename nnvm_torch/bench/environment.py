@@ -1,23 +1,18 @@
-"""What the PyTorch side of this installation is, for ``nnvm doctor`` and for the record of a benchmark."""
+"""What the PyTorch side of this installation is, for ``nnvm doctor`` and the packages that a benchmark records."""
 
 from __future__ import annotations
 
 import ctypes
-import datetime
-import os
-import platform
 import threading
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from nnvm.cli.doctor import package_version
 from nnvm.cpu_list import count_usable_cpus
-from nnvm.target import Target
 
-__all__ = ["environment", "openmp_runtimes", "torch_facts"]
+__all__ = ["RECORDED", "openmp_runtimes", "torch_facts"]
 
+#: Packages whose versions belong to a benchmark.
 RECORDED = ("nnvm-torch", "torch", "llvmlite", "torchvision", "transformers", "timm", "onnxruntime", "openvino")
 
 
@@ -72,28 +67,3 @@ def torch_facts() -> list[tuple[str, str]]:
         ("threads", f"{torch.get_num_threads()} of {count_usable_cpus()} usable cores"),
         ("GPU", gpu),
     ]
-
-
-def cpu_model() -> str:
-    """The processor's name as its maker writes it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or "unknown"
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
-
-
-def environment() -> dict[str, Any]:
-    """What somebody needs to know to judge the numbers of a benchmark."""
-    host = Target.host()
-    return {
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "cpu": cpu_model(),
-        "llvm_cpu": host.cpu,
-        "vector_bits": host.vector_bits,
-        "cores": os.cpu_count(),
-        "usable_cores": count_usable_cpus(),
-        "packages": {name: found for name in RECORDED if (found := package_version(name)) is not None},
-    }

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import torch
 
+from nnvm.bench.errors import BenchError
 from nnvm.cli.source import Model
 from nnvm.graph import Graph
 from nnvm.testing.reference import random_inputs
-from nnvm_torch.bench.errors import BenchError
 from nnvm_torch.bench.models.sources import load_model, resolve
 from nnvm_torch.capture import CaptureError, capture
 from nnvm_torch.fx_importer import NotImportable

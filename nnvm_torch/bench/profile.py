@@ -9,12 +9,12 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from nnvm.bench.pinning import pinned
 from nnvm.cli.page.facts import Kernel, Roof, kernels_of, size_names
 from nnvm.cli.source import load
 from nnvm.cli.timing import kernel_times
 from nnvm.compiler.build import compile_graph
 
-from .pinning import pinned
 from .roof import MeasuredRoof, measure_roof
 
 __all__ = ["ProfileRow", "print_profile", "profile_model", "rows_of"]

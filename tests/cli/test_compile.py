@@ -14,7 +14,7 @@ import pytest
 
 import nnvm
 import nnvm.symbol as sym
-from nnvm.cli.compile import shape
+from nnvm.cli.arguments import shape
 from nnvm.cli.main import main
 from nnvm.compiler.build_module import typed_graph
 from nnvm.dtype import BF16, bf16_to_f32, f32_to_bf16
@@ -75,7 +75,7 @@ def test_what_is_written_is_said(folder, tmp_path, capsys):
     said = capsys.readouterr()
     facts = json.loads(said.out)
     assert facts["bytes"] == file.stat().st_size and facts["inputs"] == {"x": "float32[4, 12]"}
-    assert "compiling for" in said.err
+    assert not said.err  # where that is no terminal
     assert main(argv[:-1]) == 0
     assert f"wrote {file}" in capsys.readouterr().out
 

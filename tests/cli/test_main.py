@@ -10,10 +10,10 @@ from nnvm.cli import bench, doctor, main
 from nnvm.cli.command import CliError, Command
 
 
-def run_with(monkeypatch, function):
+def run_with(monkeypatch, function, *options):
     command = Command("try", "", "", lambda parser: None, function)
     monkeypatch.setattr(main, "COMMANDS", (command,))
-    return main.main(["try"])
+    return main.main(["try", *options])
 
 
 def raises(error):
@@ -61,9 +61,27 @@ def test_an_interruption_has_status_130(monkeypatch):
     assert run_with(monkeypatch, raises(KeyboardInterrupt())) == 130
 
 
-def test_other_exceptions_are_not_hidden(monkeypatch):
-    with pytest.raises(ZeroDivisionError):
-        run_with(monkeypatch, lambda args: 1 // 0)
+def test_other_exceptions_are_a_line_too(monkeypatch, capsys):
+    assert run_with(monkeypatch, lambda args: 1 // 0) == 1
+    said = capsys.readouterr().err
+    assert said == "nnvm try: ZeroDivisionError: integer division or modulo by zero (--debug shows where)\n"
+    assert run_with(monkeypatch, lambda args: 1 // 0, "--debug") == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (FileNotFoundError(2, "No such file or directory", "a.npy"), "no file a.npy"),
+        (PermissionError(13, "Permission denied", "b.npz"), "b.npz: Permission denied"),
+        (KeyError("x"), "KeyError: x (--debug shows where)"),
+        (ValueError("two\nlines"), "ValueError: two lines (--debug shows where)"),
+        (MemoryError(), "MemoryError: no details (--debug shows where)"),
+    ],
+)
+def test_what_exceptions_say(monkeypatch, capsys, error, says):
+    assert run_with(monkeypatch, raises(error)) == 1
+    assert capsys.readouterr().err == f"nnvm try: {says}\n"
 
 
 def test_the_command_starts_without_torch():

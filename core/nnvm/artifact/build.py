@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ class ArtifactInfo:
 def compile_artifact(
     graph: Graph, params: Mapping[str, Any], path: str | os.PathLike[str], levels: Sequence[CpuLevel] = (), *,
     name: str | None = None, output_names: Sequence[str] | None = None, options: Mapping[str, Any] | None = None,
-    opt_level: int = 3, progress: Callable[[str], None] | None = None,
+    opt_level: int = 3, progress: Callable[[str, float], None] | None = None,
 ) -> ArtifactInfo:  # fmt: skip
     """Compiles a graph into the file `path`. Equal graphs and parameters give equal files.
 
@@ -82,7 +83,7 @@ def compile_artifact(
         name: of the model; default: the file's.
         output_names: in order; default ``output0`` and so on.
         options: settings of single passes.
-        progress: called with the name of each level before it is compiled.
+        progress: told what is done next, and the part of the work that is done.
 
     Raises:
         NotCompilable: there are calls that only a frontend runs, other devices, or parameters without values.
@@ -97,12 +98,12 @@ def compile_artifact(
     built: list[tuple[Level, bytes]] = []
     spec: Spec | None = None
     for number, level in enumerate(levels):
-        if progress is not None:
-            progress(level.name)
+        tell = partial(_tell, progress, level.name, number, len(levels))
+        tell("passes", 0.0)
         context = PassContext(opt_level=opt_level, target=level.target, options=dict(options or {}))
         fused = apply_passes(graph, pipeline(), context)
         one = _LevelBuilder(fused, level, given, table)
-        built.append(one.run(f"code{number}"))
+        built.append(one.run(f"code{number}", tell))
         if spec is None:
             inputs, outputs = one.inputs(), one.outputs(output_names)
             spec = Spec(label, f"nnvm, LLVM {'.'.join(map(str, llvm.llvm_version_info))}", inputs, outputs,
@@ -120,6 +121,12 @@ def compile_artifact(
     return ArtifactInfo(os.fspath(path), size, spec.inputs, spec.outputs,
                         {level.name: len(code) for level, code in built},
                         {level.name: len(level.kernels) for level, _ in built}, table.nbytes)  # fmt: skip
+
+
+def _tell(progress: Callable[[str, float], None] | None, level: str, number: int, levels: int, what: str,
+          part: float) -> None:  # fmt: skip
+    if progress is not None:
+        progress(f"{level}: {what}", (number + part) / levels)
 
 
 def _renumbered(graph: Graph, *, whole: bool = True) -> Graph:
@@ -184,11 +191,13 @@ class _LevelBuilder:
             found[name] = (self._positions[self.graph.inputs[position]], axis)
         return found
 
-    def run(self, section: str) -> tuple[Level, bytes]:
+    def run(self, section: str, tell: Callable[[str, float], None]) -> tuple[Level, bytes]:
         """The level's plan, and its code."""
+        tell("weights", 0.2)
         self._find_arrays()
+        tell("kernels", 0.3)
         funcs, kernel_of = self._lowered()
-        objects = compile_objects(funcs, self.level.target)
+        objects = compile_objects(funcs, self.level.target, lambda n: tell("kernels", 0.3 + 0.7 * n / len(funcs)))
         code, kernels = b"", []
         for func, made in zip(funcs, objects, strict=True):
             kernels.append(_kernel_spec(func, made, len(code)))

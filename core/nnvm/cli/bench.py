@@ -1,4 +1,4 @@
-"""``nnvm bench``: the options. The work is done by ``nnvm_torch.bench``, which is imported only when it runs."""
+"""``nnvm bench``: the options. ``nnvm.bench`` and ``nnvm_torch.bench`` do the work; they are imported when it runs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import argparse
 import importlib
 from types import ModuleType
 
-from nnvm.cpu_list import parse_cpu_list
-
+from .arguments import core_list, name_list, named_file, positive_float, positive_int, shape
 from .command import CliError, Command
 
 __all__ = ["COMMAND"]
@@ -26,49 +25,42 @@ MODEL is one of
   hf:NAME            a transformers model built from a configuration; also a model type, or a config.json
   FILE.py:FACTORY    yours: FACTORY() returns (module, example_inputs)
   NAME               whichever of these has it, zoo first
-All weights are random; nothing is downloaded. Without MODEL: resnet18, mobilenet_v2 and minilm.
+  FILE.onnx          an ONNX file; needs no PyTorch. Inputs are random, of the declared types; errors are relative to
+                     ONNX Runtime without optimisations where it is installed. --shape gives sizes that the file leaves
+                     open, --input NAME=FILE.npy takes an input from a file
+All weights but those of files are random; nothing is downloaded. Without MODEL: resnet18, mobilenet_v2 and minilm.
 
 ENGINE is one of
-  eager  nnvm  nnvm-direct  inductor  inductor-freezing  inductor-max-autotune  onnxruntime  openvino
+  eager  nnvm  nnvm-direct  inductor  inductor-freezing  inductor-max-autotune  nnvm-onnx  onnxruntime  openvino
   backend:NAME       any other backend of torch.compile
+  ort, ov            short for onnxruntime and openvino; with nnvm, these are the engines of ONNX files
   all                in --against: every engine that is installed
 """
-
-
-def positive_int(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return value
-
-
-def positive_float(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return value
-
-
-def name_list(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-def core_list(text: str) -> tuple[int, ...]:
-    try:
-        return parse_cpu_list(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of processors as 0,2-4: {error}") from error
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("models", nargs="*", metavar="MODEL", help="what to run; see above")
     parser.add_argument(
-        "--against", type=name_list, default=("eager",), metavar="ENGINE,...", help="engines to compare with (eager)"
+        "--against",
+        type=name_list,
+        default=(),
+        metavar="ENGINE,...",
+        help="engines to compare with (eager; onnxruntime for ONNX files)",
     )
     parser.add_argument("--engine", default="nnvm", metavar="ENGINE", help="the engine under test (nnvm)")
     parser.add_argument("--threads", type=positive_int, default=1, help="threads of every engine (1)")
     parser.add_argument("--cores", type=core_list, metavar="0,2-3", help="cores to pin to (the last physical ones)")
-    parser.add_argument("--batch", type=positive_int, default=1, help="batch size (1)")
+    parser.add_argument(
+        "--batch", type=positive_int, default=1, help="batch size; of an ONNX file: its first size, where open (1)"
+    )
+    parser.add_argument(
+        "--shape", action="append", default=[], type=shape, metavar="NAME=SIZES",
+        help="shape of an input of an ONNX file, as x=1,3,224,224; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--input", action="append", default=[], type=named_file, metavar="NAME=FILE",
+        help="an .npy file for an input of an ONNX file, instead of random values; may be repeated",
+    )  # fmt: skip
     parser.add_argument(
         "--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="type of weights and inputs"
     )
@@ -94,14 +86,37 @@ def torch_side() -> ModuleType:
         return importlib.import_module("nnvm_torch.bench.run")
     except ModuleNotFoundError as error:
         if error.name == "torch":
-            raise CliError("needs PyTorch: pip install torch", status=1) from None
+            raise CliError("needs PyTorch, except for ONNX files: pip install torch", status=1) from None
         if error.name == "nnvm_torch":
-            raise CliError("needs the nnvm_torch package: pip install nnvm-torch", status=1) from None
+            raise CliError("needs the package nnvm_torch, except for ONNX files: pip install nnvm-torch",
+                           status=1) from None  # fmt: skip
         raise
 
 
+def side(args: argparse.Namespace) -> ModuleType:
+    """What runs the models that were named: ONNX files need no PyTorch."""
+    files = [model for model in args.models if model.endswith(".onnx")]
+    if not files:
+        return torch_side()
+    if len(files) < len(args.models):
+        raise CliError("give ONNX files and models that PyTorch builds to commands of their own: their engines differ")
+    if args.profile:
+        raise CliError("--profile is for models that PyTorch builds; `nnvm show FILE.onnx -o page.html --time` shows "
+                       "the kernels of an ONNX file")  # fmt: skip
+    return importlib.import_module("nnvm.bench.onnx.run")
+
+
 def run(args: argparse.Namespace) -> int:
-    status: int = torch_side().main(args)
+    from nnvm.bench.errors import BenchError
+
+    try:
+        main = side(args).main
+    except ModuleNotFoundError as error:
+        raise CliError(f"needs the package {error.name}: pip install {error.name}", status=1) from error
+    try:
+        status: int = main(args)
+    except BenchError as error:
+        raise CliError(str(error)) from error
     return status
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
-import sys
 import time
-import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .bench import positive_int
+from nnvm.progress import progress_bar
+
+from .arguments import add_model_arguments, shape
 from .command import CliError, Command
 
 if TYPE_CHECKING:  # what is imported here would make every `nnvm` call wait
@@ -21,7 +20,7 @@ if TYPE_CHECKING:  # what is imported here would make every `nnvm` call wait
     from nnvm.cli.source import Model
     from nnvm.graph import Graph
 
-__all__ = ["COMMAND", "one_line_errors"]
+__all__ = ["COMMAND"]
 
 DESCRIPTION = """\
 Compile a model into one file: code for several kinds of processors, the plan of its memory, and its weights.
@@ -29,6 +28,7 @@ Compile a model into one file: code for several kinds of processors, the plan of
 
 MODEL is one of
   FILE.onnx          an ONNX model (needs the package onnx)
+  FILE.pt2           a program that torch.export.save wrote (needs PyTorch)
   FILE.json          a graph in NNVM's JSON format; weights from --params
   zoo:NAME, torchvision:NAME, timm:NAME, hf:NAME, FILE.py:FACTORY or NAME
                      a model that PyTorch builds, as for `nnvm bench` (see there)
@@ -43,14 +43,6 @@ examples
   nnvm compile model.onnx -o model.nnvm --target aarch64             for another machine
   nnvm compile net.json --params net.npz -o net.nnvm --target "llvm -mcpu=haswell"
 """
-
-
-def shape(text: str) -> tuple[str, tuple[int | str, ...]]:
-    name, equals, sizes = text.rpartition("=")
-    parts = [p.strip() for p in sizes.split(",")] if sizes.strip() else []
-    if not equals or not name or not all(p.isdigit() or p.isidentifier() for p in parts):
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=SIZE,SIZE,... with numbers or names as sizes")
-    return name, tuple(int(p) if p.isdigit() else p for p in parts)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,44 +60,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--params", metavar="FILE", help="weights by name: an .npz or .safetensors file, or NNVM's .params"
     )
-    parser.add_argument("--batch", type=positive_int, default=1, help="batch size of a model that PyTorch builds (1)")
-    parser.add_argument(
-        "--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="of a model that PyTorch builds"
-    )
-    parser.add_argument("--opt-level", type=int, choices=range(4), default=3, help="how much to optimise (3)")
+    add_model_arguments(parser)
     parser.add_argument("--json", action="store_true", help="say what was written as JSON")
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-
-
-@contextmanager
-def one_line_errors(debug: bool) -> Iterator[None]:
-    """Any error as a CliError of one line; with `debug` its traceback is shown as well."""
-    try:
-        yield
-    except BrokenPipeError:
-        raise  # the reader went away, which `main` knows how to end
-    except CliError as error:
-        if debug:
-            traceback.print_exception(error)
-        raise
-    except Exception as error:
-        if debug:
-            raise
-        text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-        what = f"{type(error).__name__}: {' '.join(text.split())}"
-        raise CliError(f"{what[:800]} (--debug shows where)", status=1) from error
 
 
 def run(args: argparse.Namespace) -> int:
-    with one_line_errors(args.debug):
-        start = time.perf_counter()
-        info = _compile(args, lambda level: print(f"compiling for {level}", file=sys.stderr))
-        seconds = time.perf_counter() - start
-        print(json.dumps(_facts(info, seconds), indent=2) if args.json else _text(info, seconds))
+    start = time.perf_counter()
+    with progress_bar() as tell:
+        info = _compile(args, tell)
+    seconds = time.perf_counter() - start
+    print(json.dumps(_facts(info, seconds), indent=2) if args.json else _text(info, seconds))
     return 0
 
 
-def _compile(args: argparse.Namespace, progress: Callable[[str], None]) -> ArtifactInfo:
+def _compile(args: argparse.Namespace, progress: Callable[[str, float], None]) -> ArtifactInfo:
     from nnvm.artifact import NotCompilable, as_level, compile_artifact
     from nnvm.cli.source import load
 

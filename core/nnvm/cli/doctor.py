@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.metadata
 import os
 import platform
 import sys
 
 from nnvm import config
+from nnvm.bench.environment import package_version
 from nnvm.cpu_list import count_usable_cpus
 from nnvm.target import Target
 
 from .command import Command
 
-__all__ = ["COMMAND", "package_version"]
+__all__ = ["COMMAND"]
 
 #: Packages that bring something but are not required: distribution, what for.
 OPTIONAL = (
@@ -28,13 +28,6 @@ OPTIONAL = (
     ("openvino", "nnvm bench --against openvino"),
     ("onnxscript", "nnvm bench --against onnxruntime,openvino"),
 )
-
-
-def package_version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def compiler_facts() -> list[tuple[str, str]]:

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 from .command import CliError, Command
-from .compile import one_line_errors
 
 __all__ = ["COMMAND"]
 
@@ -27,34 +26,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", metavar="DIR", required=True, help="the folder to write to")
     parser.add_argument("--level", metavar="NAME", help="the code to take, where the file has several")
     parser.add_argument("--json", action="store_true", help="say what was written as JSON")
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
 
 def run(args: argparse.Namespace) -> int:
-    with one_line_errors(args.debug):
-        from nnvm.artifact.c_source import compiler, export_c, link_shared
-        from nnvm.runtime.artifact.container import ArtifactError, Container
-        from nnvm.runtime.artifact.module import read_spec
+    from nnvm.artifact.c_source import compiler, export_c, link_shared
+    from nnvm.runtime.artifact.container import ArtifactError, Container
+    from nnvm.runtime.artifact.module import read_spec
 
-        try:
-            container = Container(args.model)
-            files = export_c(container, Path(args.output), args.level)
-            levels = {level.name: level.triple for level in read_spec(container).levels}
-            command = compiler(levels[args.level or next(iter(levels))])
-            if command is not None:
-                files.append(link_shared(files, command))
-        except FileNotFoundError as error:
-            raise CliError(f"no file {error.filename}", status=1) from error
-        except (ArtifactError, RuntimeError) as error:
-            raise CliError(" ".join(str(error).split()), status=1) from error
-        except ValueError as error:
-            raise CliError(f"--level: {error}") from error
-        if args.json:
-            print(json.dumps({"files": [str(f) for f in files]}, indent=2))
-        else:
-            print("\n".join(f"wrote {f} ({f.stat().st_size} bytes)" for f in files))
-            if command is None:
-                print("no C compiler for this level was found, so there is no shared library; set CC to one")
+    try:
+        container = Container(args.model)
+        files = export_c(container, Path(args.output), args.level)
+        levels = {level.name: level.triple for level in read_spec(container).levels}
+        command = compiler(levels[args.level or next(iter(levels))])
+        if command is not None:
+            files.append(link_shared(files, command))
+    except (ArtifactError, RuntimeError) as error:
+        raise CliError(str(error), status=1) from error
+    except ValueError as error:
+        raise CliError(f"--level: {error}") from error
+    if args.json:
+        print(json.dumps({"files": [str(f) for f in files]}, indent=2))
+    else:
+        print("\n".join(f"wrote {f} ({f.stat().st_size} bytes)" for f in files))
+        if command is None:
+            print("no C compiler for this level was found, so there is no shared library; set CC to one")
     return 0
 
 

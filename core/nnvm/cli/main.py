@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from . import bench, compile, doctor, export_c, run, show
-from .command import CliError, Command
+from .command import CliError, Command, one_line_errors
 
 __all__ = ["COMMANDS", "main"]
 
@@ -48,6 +48,7 @@ def build_parser() -> argparse.ArgumentParser:
             allow_abbrev=False,
         )
         command.add_arguments(subparser)
+        subparser.add_argument("--debug", action="store_true", help="show the traceback of an error")
         subparser.set_defaults(command=command)
     return parser
 
@@ -57,7 +58,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = build_parser().parse_args(argv)
     command: Command = args.command
     try:
-        return command.run(args)
+        with one_line_errors(args.debug):
+            status = command.run(args)
+            sys.stdout.flush()  # here, where a reader that went away is still no traceback
+            return status
     except CliError as error:
         print(f"nnvm {command.name}: {error}", file=sys.stderr)
         return error.status

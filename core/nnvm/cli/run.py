@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .bench import positive_int
-from .command import CliError, Command
-from .compile import one_line_errors
+from nnvm.atomic_write import atomic_write
+
+from .arguments import positive_int
+from .command import CliError, Command, one_line
 
 if TYPE_CHECKING:  # what is imported here would make every `nnvm` call wait
     from nnvm.runtime.artifact.module import Module
@@ -44,48 +44,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--calls", type=positive_int, default=1, help="calls, of which the median time is told (1)")
     parser.add_argument("--json", action="store_true", help="say what came out as JSON")
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
 
 def run(args: argparse.Namespace) -> int:
-    with one_line_errors(args.debug):
-        from nnvm.runtime.artifact.module import ArtifactError, load
+    from nnvm.runtime import openmp
+    from nnvm.runtime.artifact.module import ArtifactError, load
 
-        if args.output is not None and not args.output.endswith(".npz"):
-            raise CliError("-o writes an .npz file: give it that ending")
-        if args.threads is not None:
-            _use_threads(args.threads)
-        try:
-            module = load(args.model, level=args.level)
-            if not args.input and module.inputs:
-                print(_described(module, args.json))
-                return 0
-            arrays = _arrays(module, args.input)
-            times = []
-            for _ in range(args.calls):
-                start = time.perf_counter()
-                outputs = module.run(arrays)
-                times.append(time.perf_counter() - start)
-        except FileNotFoundError as error:
-            raise CliError(f"no file {error.filename}", status=1) from error
-        except (ArtifactError, KeyError, TypeError, ValueError) as error:
-            raise CliError(" ".join(str(error.args[0] if error.args else error).split()), status=1) from error
-        if args.output is not None:
-            _write(args.output, outputs)
-        print(_said(module, outputs, sorted(times)[len(times) // 2], args.json))
+    if args.output is not None and not args.output.endswith(".npz"):
+        raise CliError("-o writes an .npz file: give it that ending")
+    if args.threads is not None and not openmp.set_threads(args.threads):
+        raise CliError(f"--threads: there is no OpenMP runtime here (looked for {', '.join(openmp.LIBRARIES)})",
+                       status=1)  # fmt: skip
+    try:
+        module = load(args.model, level=args.level)
+        if not args.input and module.inputs:
+            print(_described(module, args.json))
+            return 0
+        arrays = _arrays(module, args.input)
+        times = []
+        for _ in range(args.calls):
+            start = time.perf_counter()
+            outputs = module.run(arrays)
+            times.append(time.perf_counter() - start)
+    except (ArtifactError, KeyError, TypeError, ValueError) as error:
+        raise CliError(one_line(error), status=1) from error
+    if args.output is not None:
+        _write(args.output, outputs)
+    print(_said(module, outputs, sorted(times)[len(times) // 2], args.json))
     return 0
-
-
-def _use_threads(count: int) -> None:
-    """Loads an OpenMP runtime, where the kernels' parallel loops find it; CliError where the system has none."""
-    names = ("libgomp.so.1", "libomp.so", "libomp.so.5", "libiomp5.so", "libomp.dylib")
-    for name in names:
-        try:
-            ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL).omp_set_num_threads(count)
-            return
-        except OSError:
-            continue
-    raise CliError(f"--threads: there is no OpenMP runtime here (looked for {', '.join(names)})", status=1)
 
 
 def _arrays(module: Module, given: list[str]) -> dict[str, Any]:
@@ -123,7 +109,7 @@ def _write(file: str, outputs: dict[str, Any]) -> None:
 
     from numpy.lib import format as npy
 
-    with zipfile.ZipFile(file, "w") as archive:
+    with atomic_write(file) as out, zipfile.ZipFile(out, "w") as archive:
         for name, array in outputs.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 npy.write_array(member, array, allow_pickle=False)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .bench import positive_int
+from nnvm.atomic_write import atomic_write
+
+from .arguments import add_model_arguments, positive_int, size
 from .command import CliError, Command
 
 if TYPE_CHECKING:  # what is imported here would make every `nnvm` call wait
@@ -26,6 +26,7 @@ Show what the compiler makes of a model. Without an option: its graph as text, a
 
 MODEL is one of
   FILE.onnx          an ONNX model (needs the package onnx)
+  FILE.pt2           a program that torch.export.save wrote (needs PyTorch)
   FILE.json          a graph in NNVM's JSON format, as --json writes it
   FILE.nnvm          what `nnvm compile` wrote: the graph that it was given
   zoo:NAME, torchvision:NAME, timm:NAME, hf:NAME, FILE.py:FACTORY or NAME
@@ -37,13 +38,6 @@ examples
   nnvm show model.onnx --memory           live bytes over time, in the terminal
   nnvm show model.onnx --json -o m.json   NNVM's JSON, which Netron opens
 """
-
-
-def size(text: str) -> tuple[str, int]:
-    name, equals, value = text.partition("=")
-    if not equals or not name.isidentifier() or not value.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=NUMBER")
-    return name, int(value)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,15 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--size", type=size, action="append", default=[], metavar="NAME=N", help="value of a symbolic size (1)"
     )
-    parser.add_argument("--batch", type=positive_int, default=1, help="batch size of a model that PyTorch builds (1)")
-    parser.add_argument(
-        "--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="of a model that PyTorch builds"
-    )
-    parser.add_argument("--opt-level", type=int, choices=range(4), default=3, help="how much to optimise (3)")
+    add_model_arguments(parser)
     parser.add_argument(
         "--disable-pass", action="append", default=[], metavar="PASS", help="leave a pass out; may be repeated"
     )
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -82,24 +71,13 @@ def run(args: argparse.Namespace) -> int:
         raise CliError("--time needs a page to show it on: add -o page.html")
     if page and (args.json or args.memory):
         raise CliError("a page shows everything: leave out --json and --memory, or give -o another ending than .html")
-    try:
-        text = _page(args) if page else _text(args)
-        if args.output is None:
-            print(text)
-        else:
-            Path(args.output).write_text(text + ("" if text.endswith("\n") else "\n"), "utf-8")
-            print(f"wrote {args.output} ({len(text) / 1024:.0f} KiB)", file=sys.stderr)
-    except BrokenPipeError:
-        raise  # the reader went away, which `main` knows how to end
-    except CliError as error:
-        if args.debug:
-            traceback.print_exception(error)
-        raise
-    except Exception as error:
-        if args.debug:
-            raise
-        what = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise CliError(f"{what[:600]} (--debug shows where)", status=1) from error
+    text = _page(args) if page else _text(args)
+    if args.output is None:
+        print(text)
+        return 0
+    with atomic_write(args.output) as file:
+        file.write((text + ("" if text.endswith("\n") else "\n")).encode())
+    print(f"wrote {args.output} ({len(text) / 1024:.0f} KiB)", file=sys.stderr)
     return 0
 
 

@@ -196,12 +196,18 @@ def compile_funcs(funcs: Sequence[PrimFunc], target: Target | None = None) -> li
     return [_renamed(kernels[key], func) for key, func in zip(keys, funcs)]
 
 
-def compile_objects(funcs: Sequence[PrimFunc], target: Target) -> list[KernelObject]:
-    """Object code of PrimFuncs, each under its own name, for any target: nothing is loaded into this process."""
+def compile_objects(
+    funcs: Sequence[PrimFunc], target: Target, progress: Callable[[int], None] = lambda done: None
+) -> list[KernelObject]:
+    """Object code of PrimFuncs, each under its own name, for any target: nothing is loaded into this process.
+
+    `progress` is called with the number of those that are done.
+    """
     made: list[KernelObject | Future[KernelObject]] = []
     with _Workers(min(config.compile_threads(), len(funcs))) as workers:
         for func in funcs:
             made.append(_object(func, f"{func.name} {_deep(structural_key, func)}", target, workers))
+            progress(sum(isinstance(o, KernelObject) or o.done() for o in made))
         return [o if isinstance(o, KernelObject) else o.result() for o in made]
 
 

@@ -239,6 +239,24 @@ class Pool:
         return f"OpenMP through {entry} of {self._found.source}, up to {self.max_threads()} threads"
 
 
+#: OpenMP runtimes as systems call them, in the order in which `set_threads` looks for them.
+LIBRARIES = ("libgomp.so.1", "libomp.so", "libomp.so.5", "libiomp5.so", "libomp.dylib")
+
+
+def set_threads(count: int) -> bool:
+    """Has parallel loops use `count` threads of the system's OpenMP runtime, which is loaded where kernels find it.
+
+    For programs without PyTorch, which has one. False where the system has none.
+    """
+    for name in LIBRARIES:
+        try:
+            ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL).omp_set_num_threads(count)
+        except (OSError, AttributeError):
+            continue
+        return True
+    return False
+
+
 pool = Pool()
 max_threads = pool.max_threads
 describe = pool.describe

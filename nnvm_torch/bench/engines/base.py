@@ -1,4 +1,4 @@
-"""What an engine is: a way to make a model callable."""
+"""What an engine of PyTorch's side is given, and how tensors become arrays."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from nnvm.bench.engine import Array, Runner
+
 from ..models.case import Inputs
 
-__all__ = ["Engine", "Runner", "Setup", "tensors_of"]
+__all__ = ["Setup", "arrays_of", "tensors_of", "torch_runner"]
 
 
 @dataclass(frozen=True)
@@ -27,45 +29,16 @@ class Setup:
     folder: Path
 
 
-@dataclass(frozen=True)
-class Runner:
-    """A compiled model. Only ``call`` is timed; ``convert`` and ``outputs`` are the way in and out.
-
-    Attributes:
-        call: takes what ``convert`` made.
-        convert: torch inputs to the engine's own.
-        outputs: the engine's answer to its tensors, in order.
-    """
-
-    call: Callable[[Any], Any]
-    convert: Callable[[Inputs], Any]
-    outputs: Callable[[Any], list[torch.Tensor]]
-
-
-@dataclass(frozen=True)
-class Engine:
-    """One row of the comparison.
-
-    Attributes:
-        prepare: compiles; what it leaves to the first call is counted as compile time too.
-        packages: what must be importable (the pip names are the same).
-        openmp: its kernels run on torch's OpenMP pool, whose threads are then bound to one core each.
-        details: after the first call, facts for the JSON: compile phases, fallbacks, kernels.
-    """
-
-    name: str
-    summary: str
-    prepare: Callable[[Setup], Runner]
-    packages: tuple[str, ...] = ()
-    openmp: bool = True
-    details: Callable[[], dict[str, Any]] = dict
-
-
 def tensors_of(answer: Any) -> list[torch.Tensor]:
     """The tensors in a model's answer, whatever holds them."""
     return [leaf for leaf in pytree.tree_leaves(answer) if isinstance(leaf, torch.Tensor)]
 
 
+def arrays_of(answer: Any) -> list[Array]:
+    """The same as arrays; floats, of which numpy lacks a type, as float64."""
+    return [(x.double() if x.is_floating_point() else x).detach().numpy() for x in tensors_of(answer)]
+
+
 def torch_runner(function: Callable[..., Any]) -> Runner:
     """For engines that take and return tensors."""
-    return Runner(lambda inputs: function(*inputs), lambda inputs: inputs, tensors_of)
+    return Runner(lambda inputs: function(*inputs), lambda inputs: inputs, arrays_of)

@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 
-from ..errors import BenchError
-from .base import Engine, Runner, Setup, torch_runner
+from nnvm.bench.engine import Engine, Runner
+from nnvm.bench.errors import BenchError
+
+from .base import Setup, torch_runner
 
 __all__ = ["ENGINES"]
 

@@ -1,16 +1,20 @@
-"""ONNX Runtime and OpenVINO, both from torch's own ONNX export."""
+"""Engines that run ONNX files, on torch's own ONNX export: nnvm without PyTorch, ONNX Runtime and OpenVINO."""
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..errors import BenchError
+from nnvm.bench.engine import Engine, Runner
+from nnvm.bench.errors import BenchError
+from nnvm.bench.onnx import engines as onnx_engines
+from nnvm.bench.onnx.engines import OnnxSetup
+
 from ..models.case import Inputs
-from .base import Engine, Runner, Setup
+from .base import Setup
 
 __all__ = ["ENGINES"]
 
@@ -31,63 +35,37 @@ def to_numpy(inputs: Inputs) -> list[Any]:
     return [x.numpy() for x in tensors]
 
 
-def to_tensors(arrays: Any) -> list[torch.Tensor]:
-    return [torch.from_numpy(array) for array in arrays]
+def input_names(path: Path, setup: Setup) -> list[str]:
+    import onnx
 
-
-def match_inputs(names: list[str], setup: Setup) -> list[str]:
+    names = [v.name for v in onnx.load(str(path), load_external_data=False).graph.input]
     count = sum(isinstance(x, torch.Tensor) for x in setup.inputs)
     if len(names) != count:
         raise BenchError(f"the exported graph has {len(names)} inputs, the model {count}: one is unused or a constant")
     return names
 
 
-def onnxruntime(setup: Setup) -> Runner:
-    import onnxruntime as ort
+def exported(prepare: Callable[[OnnxSetup], Runner]) -> Callable[[Setup], Runner]:
+    """An engine of ONNX files as one of modules."""
 
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = setup.threads
-    options.inter_op_num_threads = 1
-    pinned = len(setup.cores) == setup.threads > 1
-    if pinned:  # One core for each pool thread; the calling thread is the first worker. Processors count from 1.
-        affinities = ";".join(str(core + 1) for core in setup.cores[1:])
-        options.add_session_config_entry("session.intra_op_thread_affinities", affinities)
-    session = ort.InferenceSession(str(export_onnx(setup)), options, providers=["CPUExecutionProvider"])
-    if pinned:
-        os.sched_setaffinity(0, {setup.cores[0]})
-    names = match_inputs([entry.name for entry in session.get_inputs()], setup)
+    def prepare_module(setup: Setup) -> Runner:
+        path = export_onnx(setup)
+        names = input_names(path, setup)
+        shapes = dict(zip(names, (a.shape for a in to_numpy(setup.inputs)), strict=True))
+        runner = prepare(OnnxSetup(path, shapes, setup.threads, setup.cores, setup.folder))
+        return Runner(runner.call, lambda inputs: runner.convert(dict(zip(names, to_numpy(inputs), strict=True))),
+                      runner.outputs)  # fmt: skip
 
-    def convert(inputs: Inputs) -> dict[str, Any]:
-        return dict(zip(names, to_numpy(inputs), strict=True))
-
-    return Runner(lambda feed: session.run(None, feed), convert, to_tensors)
+    return prepare_module
 
 
-def openvino(setup: Setup) -> Runner:
-    import openvino as ov
-
-    core = ov.Core()
-    settings: dict[str, Any] = {
-        "PERFORMANCE_HINT": "LATENCY",
-        "NUM_STREAMS": "1",
-        "INFERENCE_NUM_THREADS": setup.threads,
-        # It would choose cores by itself, outside of those that all engines share.
-        "ENABLE_CPU_PINNING": False,
-    }
-    dtypes = {parameter.dtype for parameter in setup.module.parameters()}
-    if dtypes == {torch.float32}:
-        settings["INFERENCE_PRECISION_HINT"] = "f32"  # else bfloat16 where the processor has it
-    compiled = core.compile_model(str(export_onnx(setup)), "CPU", settings)
-    match_inputs([port.any_name for port in compiled.inputs], setup)
-    request = compiled.create_infer_request()
-
-    def outputs(answer: Any) -> list[torch.Tensor]:
-        return to_tensors([answer[port].copy() for port in compiled.outputs])
-
-    return Runner(lambda arrays: request.infer(arrays, share_inputs=True, share_outputs=True), to_numpy, outputs)
+def adopted(name: str, engine: Engine, summary: str) -> Engine:
+    packages = tuple(dict.fromkeys(("onnx", "onnxscript", *engine.packages)))
+    return Engine(name, summary, exported(engine.prepare), packages, engine.openmp)
 
 
 ENGINES = (
-    Engine("onnxruntime", "ONNX Runtime", onnxruntime, ("onnx", "onnxscript", "onnxruntime"), openmp=False),
-    Engine("openvino", "OpenVINO", openvino, ("onnx", "onnxscript", "openvino"), openmp=False),
+    adopted("nnvm-onnx", onnx_engines.ENGINES["nnvm"], "nnvm compile of the ONNX export, without PyTorch at run time"),
+    adopted("onnxruntime", onnx_engines.ENGINES["onnxruntime"], "ONNX Runtime on the ONNX export"),
+    adopted("openvino", onnx_engines.ENGINES["openvino"], "OpenVINO on the ONNX export"),
 )

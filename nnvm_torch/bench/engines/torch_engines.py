@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from ..errors import BenchError
-from .base import Engine, Runner, Setup, torch_runner
+from nnvm.bench.engine import Engine, Runner
+from nnvm.bench.errors import BenchError
+
+from .base import Setup, torch_runner
 
 __all__ = ["ENGINES", "dynamo_backend"]
 

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import BenchError, require
+from nnvm.bench.errors import BenchError, require
+
 from .case import ModelCase
 
 __all__ = ["PUBLISHED", "load_hf"]

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import BenchError, require
+from nnvm.bench.errors import BenchError, require
+
 from ..zoo import ZOO
 from .case import ModelCase
 from .hf import PUBLISHED, load_hf

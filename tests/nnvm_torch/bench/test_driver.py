@@ -9,12 +9,13 @@ import time
 
 import pytest
 
+from nnvm.bench import driver
+from nnvm.bench.config import BenchConfig
+from nnvm.bench.pinning import choose_cores
+from nnvm.bench.process import Worker, WorkerFailed
+from nnvm.bench.results import EngineResult, ModelResult
 from nnvm.cli.main import main
-from nnvm_torch.bench import driver
-from nnvm_torch.bench.config import BenchConfig
-from nnvm_torch.bench.pinning import choose_cores
-from nnvm_torch.bench.process import Worker, WorkerFailed
-from nnvm_torch.bench.results import EngineResult, ModelResult
+from nnvm_torch.bench.engines import TORCH
 
 MODELS = """
 import os, time
@@ -57,7 +58,7 @@ def test_the_command(models, tmp_path, capsys, monkeypatch):
     """A model that works, one that does not, an engine that is not there: rows, JSON, and status 1."""
     line = "openvino is not installed: pip install openvino"
     monkeypatch.setattr(driver, "missing_package", lambda engine: line if engine.name == "openvino" else None)
-    monkeypatch.setattr("nnvm_torch.bench.run.WIDTH_WITHOUT_TERMINAL", 400)  # however long the path is
+    monkeypatch.setattr("nnvm.bench.run.WIDTH_WITHOUT_TERMINAL", 400)  # however long the path is
     path = tmp_path / "out.json"
     argv = ["bench", f"{models}:tiny", f"{models}:nothing", "--against", "openvino"]
     status = main([*argv, "--rounds", "3", "--seconds", "0.02", "--json", str(path)])
@@ -77,7 +78,7 @@ def test_the_command(models, tmp_path, capsys, monkeypatch):
 
 
 def test_a_crash_has_a_name(models):
-    with Worker(f"{models}:dies", "eager", config()) as worker:
+    with Worker(f"{models}:dies", "eager", config(), TORCH) as worker:
         worker.request("load")
         with pytest.raises(WorkerFailed, match=r"^died during compile: SIGSEGV$") as failure:
             worker.request("compile")
@@ -127,7 +128,7 @@ def test_an_engine_that_fails_in_a_round_leaves_the_others_alone(monkeypatch):
 
 
 def test_a_hang_is_a_row_and_the_process_is_gone(models):
-    with Worker(f"{models}:hangs", "eager", config(timeout=120)) as worker:
+    with Worker(f"{models}:hangs", "eager", config(timeout=120), TORCH) as worker:
         worker.request("load")
         worker.timeout = 0.3
         with pytest.raises(WorkerFailed, match=r"compile took longer than 0\.3 s"):
@@ -139,8 +140,9 @@ def test_a_hang_is_a_row_and_the_process_is_gone(models):
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the Linux kernel")
 def test_workers_die_with_the_driver(models):
     code = (
-        "from nnvm_torch.bench.config import BenchConfig; from nnvm_torch.bench.process import Worker\n"
-        f"worker = Worker({f'{models}:hangs'!r}, 'eager', BenchConfig(models=(), engines=('eager',)))\n"
+        "from nnvm.bench.config import BenchConfig; from nnvm.bench.process import Worker\n"
+        "from nnvm_torch.bench.engines import TORCH\n"
+        f"worker = Worker({f'{models}:hangs'!r}, 'eager', BenchConfig(models=(), engines=('eager',)), TORCH)\n"
         "worker.request('load'); print(worker.process.pid, flush=True); worker.request('compile')"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

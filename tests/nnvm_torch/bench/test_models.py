@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from nnvm_torch.bench.errors import BenchError
+from nnvm.bench.errors import BenchError
 from nnvm_torch.bench.models import hf, sources
 from nnvm_torch.bench.models.case import ModelCase
 from nnvm_torch.bench.models.randomize import calibrate_batch_norms, randomize_constant_parameters

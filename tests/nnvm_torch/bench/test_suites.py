@@ -24,7 +24,7 @@ def test_suites_name_models_that_exist(benchmarks):
 
 
 def test_results_are_kept(benchmarks, tmp_path, monkeypatch, capsys):
-    from nnvm_torch.bench.results import BenchResult, EngineResult, ModelResult
+    from nnvm.bench.results import BenchResult, EngineResult, ModelResult
 
     def run_bench(config, after_model):
         result = BenchResult(config, {"llvm_cpu": "znver3"})

@@ -10,23 +10,25 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from nnvm_torch.bench import worker
-from nnvm_torch.bench.channel import Channel
-from nnvm_torch.bench.config import REFERENCE, Job
-from nnvm_torch.bench.engines import ENGINES, find_engine, missing_package, nnvm_engines, torch_engines
+from nnvm.bench import session as sessions
+from nnvm.bench.channel import Channel
+from nnvm.bench.config import REFERENCE, Job
+from nnvm.bench.engine import missing_package
+from nnvm.bench.errors import BenchError, one_line
+from nnvm.bench.memory import peak_bytes, resident_bytes
+from nnvm.bench.session import answer
+from nnvm_torch.bench.engines import ENGINES, find_engine, nnvm_engines, torch_engines
 from nnvm_torch.bench.engines.base import tensors_of
-from nnvm_torch.bench.errors import BenchError, one_line
-from nnvm_torch.bench.memory import peak_bytes, resident_bytes
-from nnvm_torch.bench.worker import Session, answer
+from nnvm_torch.bench.worker import TorchSession
 
 
 def session(tmp_path, engine="eager", model="zoo:mlp", dtype="float32"):
-    return Session(Job(model, engine, torch.get_num_threads(), (), 2, dtype, 0, str(tmp_path)))
+    return TorchSession(Job(model, engine, torch.get_num_threads(), (), 2, dtype, 0, str(tmp_path)))
 
 
 @torch.no_grad()
 def test_the_steps_of_a_measurement(tmp_path):
-    path = str(tmp_path / "reference.pt")
+    path = str(tmp_path / "reference.npz")
     reference = session(tmp_path, REFERENCE)
     reference.load()
     facts = reference.reference(path)
@@ -47,7 +49,7 @@ def test_a_wrong_engine_is_seen(tmp_path, monkeypatch):
         return torch_engines.torch_runner(lambda x: setup.module(x) * 1.01)
 
     monkeypatch.setitem(ENGINES, "wrong", torch_engines.Engine("wrong", "", wrong))
-    path = str(tmp_path / "reference.pt")
+    path = str(tmp_path / "reference.npz")
     for name in (REFERENCE, "wrong"):
         run = session(tmp_path, name)
         run.load()
@@ -60,7 +62,7 @@ def test_a_wrong_engine_is_seen(tmp_path, monkeypatch):
 
 @torch.no_grad()
 def test_half_types_are_compared_with_float64_of_the_same_weights(tmp_path):
-    path = str(tmp_path / "reference.pt")
+    path = str(tmp_path / "reference.npz")
     reference, eager = session(tmp_path, REFERENCE, dtype="bfloat16"), session(tmp_path, dtype="bfloat16")
     reference.load()
     reference.reference(path)
@@ -138,9 +140,9 @@ def test_durations_leave_the_garbage_collector_on():
     import gc
 
     with pytest.raises(ZeroDivisionError):
-        worker.timed_calls(lambda feed: 1 // 0, None, 0.0)
+        sessions.timed_calls(lambda feed: 1 // 0, None, 0.0)
     assert gc.isenabled()
-    assert len(worker.timed_calls(lambda feed: None, None, 0.0, calls=3)) == 3
+    assert len(sessions.timed_calls(lambda feed: None, None, 0.0, calls=3)) == 3
 
 
 def test_errors_in_one_line():
@@ -162,7 +164,7 @@ def test_messages():
 
 def test_prints_do_not_disturb_messages():
     code = (
-        "import os, sys; from nnvm_torch.bench.channel import claim_standard_streams;"
+        "import os, sys; from nnvm.bench.channel import claim_standard_streams;"
         "channel = claim_standard_streams(); print('noise', flush=True); os.system('echo more noise');"
         "channel.send(channel.receive()); sys.stdin.read()"
     )

@@ -12,14 +12,14 @@ section of code runs as it is, so load only files from where you would also load
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import mmap
 import os
 import struct
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from nnvm.atomic_write import atomic_write
 
 __all__ = ["VERSION", "ArtifactError", "Container", "write_container"]
 
@@ -131,31 +131,11 @@ def write_container(path: str | os.PathLike[str], sections: Mapping[str, Sequenc
     head = _HEAD.pack(MAGIC, VERSION, len(sections), at, bytes(32)) + table
     digest = hashlib.sha256(head)
     head = _HEAD.pack(MAGIC, VERSION, len(sections), at, digest.digest()) + table
-    with _replaced(os.fspath(path)) as handle:
-        written = os.write(handle, head)
-        with os.fdopen(handle, "wb", closefd=False) as out:
-            for start, pieces in zip(starts, sections.values(), strict=True):
-                out.write(bytes(start - written))
-                for piece in pieces:
-                    out.write(piece)
-                written = start + sum(len(p) for p in pieces)
+    with atomic_write(path) as out:
+        written = out.write(head)
+        for start, pieces in zip(starts, sections.values(), strict=True):
+            out.write(bytes(start - written))
+            for piece in pieces:
+                out.write(piece)
+            written = start + sum(len(p) for p in pieces)
     return at
-
-
-@contextlib.contextmanager
-def _replaced(path: str) -> Iterator[int]:
-    """A handle to write to; `path` becomes what was written when nothing failed, and stays as it is otherwise."""
-    handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path) or ".", prefix=".nnvm-", suffix=".tmp")
-    try:
-        try:
-            yield handle
-            mask = os.umask(0)
-            os.umask(mask)
-            os.chmod(temporary, 0o666 & ~mask)  # as any new file; mkstemp's is the owner's alone
-        finally:
-            os.close(handle)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise

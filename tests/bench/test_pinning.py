@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from nnvm_torch.bench import pinning
-from nnvm_torch.bench.errors import BenchError
-from nnvm_torch.bench.pinning import choose_cores, pinned, thread_environment
+from nnvm.bench import pinning
+from nnvm.bench.errors import BenchError
+from nnvm.bench.pinning import choose_cores, pinned, thread_environment
 
 
 @pytest.fixture

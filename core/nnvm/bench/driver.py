@@ -10,8 +10,8 @@ from pathlib import Path
 
 from .accuracy import is_accurate
 from .channel import Message
-from .config import BASELINE, REFERENCE, BenchConfig
-from .engines import find_engine, missing_package
+from .config import REFERENCE, BenchConfig
+from .engine import Side, missing_package
 from .process import Worker, WorkerFailed
 from .results import EngineResult, ModelResult, ratio_of_rounds
 
@@ -25,14 +25,14 @@ MIN_ROUNDS = 5
 SETTLE_SECONDS = 0.02
 
 
-def run_model(model: str, config: BenchConfig, progress: Progress) -> ModelResult:
+def run_model(model: str, config: BenchConfig, side: Side, progress: Progress) -> ModelResult:
     """Measures a model in every engine. Whatever fails is a reason in the result, never an exception."""
     result = ModelResult(model)
     with tempfile.TemporaryDirectory(prefix="nnvm-bench-") as folder, contextlib.ExitStack() as stack:
-        reference = Path(folder) / "reference.pt"
-        progress("float64 reference", 0.0)
+        reference = Path(folder) / "reference.npz"
+        progress("reference", 0.0)
         try:
-            result.facts = describe_model(model, config, reference)
+            result.facts = describe_model(model, config, side, reference)
         except WorkerFailed as failure:
             result.reason, result.trace = failure.reason, failure.detail
             return result
@@ -40,21 +40,21 @@ def run_model(model: str, config: BenchConfig, progress: Progress) -> ModelResul
         for index, engine in enumerate(config.engines):
             row = EngineResult(engine)
             result.engines.append(row)
-            missing = missing_package(find_engine(engine))
+            missing = missing_package(side.find(engine))
             if missing is not None:
                 row.status, row.reason = "failed", missing
                 continue
             progress(f"{engine}: compiling", 0.5 * index / len(config.engines))
-            worker = stack.enter_context(Worker(model, engine, config))
+            worker = stack.enter_context(Worker(model, engine, config, side))
             if prepare(worker, row, reference):
                 workers[engine] = worker
         run_rounds(workers, result, config, progress)
-    judge(result)
+    judge(result, config.baseline)
     return result
 
 
-def describe_model(model: str, config: BenchConfig, reference: Path) -> Message:
-    with Worker(model, REFERENCE, config) as worker:
+def describe_model(model: str, config: BenchConfig, side: Side, reference: Path) -> Message:
+    with Worker(model, REFERENCE, config, side) as worker:
         worker.request("load")
         return worker.request("reference", path=str(reference))
 
@@ -120,9 +120,9 @@ def run_rounds(workers: dict[str, Worker], result: ModelResult, config: BenchCon
             rows[engine].core_shares.append(measured["core_share"])
 
 
-def judge(result: ModelResult) -> None:
+def judge(result: ModelResult, baseline_name: str = "eager") -> None:
     """Fills in what needs the baseline: ratios, and whether the error is acceptable."""
-    baseline = result.engine(BASELINE)
+    baseline = result.engine(baseline_name)
     base_rounds = baseline.rounds if baseline is not None and baseline.status != "failed" else []
     base_error = baseline.error if baseline is not None else None
     for row in result.engines:
@@ -132,6 +132,6 @@ def judge(result: ModelResult) -> None:
         row.ratio = ratio_of_rounds(base_rounds, row.rounds)
         if row.error is not None and row is not baseline and not is_accurate(row.error, base_error):
             row.status = "wrong"
-            row.reason = f"error {row.error:.1e} of the output's range, eager's is {base_error or 0.0:.1e}"
+            row.reason = f"error {row.error:.1e} of the output's range, {baseline_name}'s is {base_error or 0.0:.1e}"
             if row.error == float("inf"):
-                row.reason = "NaN or infinity where float64 has none, or the other way round"
+                row.reason = "NaN or infinity where the reference has none, or the other way round"

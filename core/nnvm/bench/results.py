@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from .config import BASELINE, BenchConfig
+from .config import BenchConfig
 
 __all__ = ["BenchResult", "EngineResult", "ModelResult", "Ratio", "Status", "geometric_mean", "ratio_of_rounds"]
 
@@ -51,7 +51,7 @@ class EngineResult:
         rounds: median latency of each round in seconds.
         core_shares: for each round, which part of the time the calling thread was on a core. About 1 on a machine with
             nothing else to do, except for engines whose calling thread sleeps while others work.
-        error: largest difference from float64, relative to the output's range; infinite where NaNs differ.
+        error: largest difference from the reference, relative to the output's range; infinite where NaNs differ.
         details: what the engine itself reports (compile phases, fallbacks, kernels).
         memory: bytes: ``loaded`` before compiling, ``peak`` of everything, ``running`` peak of calls after the first.
     """
@@ -132,7 +132,7 @@ class BenchResult:
             "schema": SCHEMA,
             "environment": self.environment,
             "config": self.config.to_json(),
-            "baseline": BASELINE,
+            "baseline": self.config.baseline,
             "models": [model.to_json() for model in self.models],
             "geometric_mean": {engine: {"ratio": ratio, "models": count} for engine, (ratio, count) in means.items()},
         }

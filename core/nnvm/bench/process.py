@@ -14,8 +14,8 @@ from pathlib import Path
 from types import TracebackType
 
 from .channel import Channel, Message
-from .config import BASELINE, REFERENCE, BenchConfig, Job
-from .engines import find_engine
+from .config import REFERENCE, BenchConfig, Job
+from .engine import Side
 from .pinning import pinned, thread_environment
 
 __all__ = ["Worker", "WorkerFailed"]
@@ -33,7 +33,7 @@ class WorkerFailed(Exception):
 class Worker:
     """A running worker process. A context manager: leaving it ends the process."""
 
-    def __init__(self, model: str, engine: str, config: BenchConfig) -> None:
+    def __init__(self, model: str, engine: str, config: BenchConfig, side: Side) -> None:
         self.timeout = config.timeout
         self.folder = tempfile.TemporaryDirectory(prefix="nnvm-bench-", ignore_cleanup_errors=True)
         folder = Path(self.folder.name)
@@ -41,20 +41,19 @@ class Worker:
         (folder / "files").mkdir()
         with pinned(config.cores), self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "nnvm_torch.bench.worker"],
+                [sys.executable, "-m", side.worker],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=worker_environment(engine, config, folder),
+                env=worker_environment(engine, config, side, folder),
                 start_new_session=True,  # so that the processes an engine starts can be ended with it
             )
         assert self.process.stdin is not None and self.process.stdout is not None
         self.channel = Channel(self.process.stdout, self.process.stdin)  # type: ignore[arg-type]
         self.answers: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         threading.Thread(target=self.listen, daemon=True).start()
-        job = Job(
-            model, engine, config.threads, config.cores, config.batch, config.dtype, config.seed, str(folder / "files")
-        )
+        job = Job(model, engine, config.threads, config.cores, config.batch, config.dtype, config.seed,
+                  str(folder / "files"), config.shapes, config.inputs)  # fmt: skip
         with contextlib.suppress(OSError):  # It may be dead already; the first request says so.
             self.channel.send(job.to_json())
 
@@ -128,9 +127,9 @@ class Worker:
         self.folder.cleanup()
 
 
-def worker_environment(engine: str, config: BenchConfig, folder: Path) -> dict[str, str]:
+def worker_environment(engine: str, config: BenchConfig, side: Side, folder: Path) -> dict[str, str]:
     """This process's environment with the thread count, offline hubs and, unless they are kept, fresh caches."""
-    openmp = True if engine in (REFERENCE, BASELINE) else find_engine(engine).openmp
+    openmp = side.reference_openmp if engine == REFERENCE else side.find(engine).openmp
     variables = {**os.environ, **thread_environment(config.threads, config.cores, openmp)}
     variables |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     # A worker must find what this process finds, also in a source tree that is not installed.

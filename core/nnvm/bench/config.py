@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["BASELINE", "REFERENCE", "BenchConfig", "Job"]
+__all__ = ["REFERENCE", "BenchConfig", "Job"]
 
-#: Ratios are relative to this engine, and its error stands for what float arithmetic costs.
-BASELINE = "eager"
-#: The worker that runs the model in float64. It is not an engine: nothing of it is timed.
+#: The worker that makes the right answers. It is not an engine: nothing of it is timed.
 REFERENCE = "reference"
 
 
@@ -20,18 +19,22 @@ class BenchConfig:
 
     Attributes:
         models: as the user named them (``zoo:resnet18``).
-        engines: in the order of the table's rows; BASELINE is always among them.
+        engines: in the order of the table's rows.
         subject: the engine under test; one of ``engines``.
+        baseline: ratios are relative to this one of ``engines``, whose error stands for what float arithmetic costs.
         cores: what every worker is pinned to; empty where the system cannot pin.
         rounds: interleaved rounds; fewer are run where a call takes long, at least five.
         seconds: measuring time for each engine and model, over all rounds.
         timeout: seconds until a step of a worker (load, compile, one round) counts as hung.
         keep_caches: engines keep their disk caches, so that compile times are those of a warm start.
+        shapes: of an ONNX model's inputs, by name.
+        inputs: files with an ONNX model's inputs, by name.
     """
 
     models: tuple[str, ...]
     engines: tuple[str, ...]
     subject: str = "nnvm"
+    baseline: str = "eager"
     threads: int = 1
     cores: tuple[int, ...] = ()
     batch: int = 1
@@ -41,6 +44,8 @@ class BenchConfig:
     seed: int = 0
     timeout: float = 600.0
     keep_caches: bool = False
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    inputs: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -58,10 +63,13 @@ class Job:
     dtype: str
     seed: int
     folder: str
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    inputs: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Job:
-        return Job(**{**data, "cores": tuple(data["cores"])})
+        shapes = {name: tuple(shape) for name, shape in data["shapes"].items()}
+        return Job(**{**data, "cores": tuple(data["cores"]), "shapes": shapes})

@@ -5,10 +5,10 @@ import math
 
 import pytest
 
-from nnvm_torch.bench.config import BenchConfig
-from nnvm_torch.bench.driver import judge, rounds_to_run
-from nnvm_torch.bench.report import duration, markdown, notes, print_result, rows
-from nnvm_torch.bench.results import BenchResult, EngineResult, ModelResult, Ratio, geometric_mean, ratio_of_rounds
+from nnvm.bench.config import BenchConfig
+from nnvm.bench.driver import judge, rounds_to_run
+from nnvm.bench.report import duration, markdown, notes, print_result, rows
+from nnvm.bench.results import BenchResult, EngineResult, ModelResult, Ratio, geometric_mean, ratio_of_rounds
 
 
 def example():

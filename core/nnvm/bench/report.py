@@ -10,19 +10,20 @@ from pathlib import Path
 from rich.console import Console
 
 from .accuracy import ABSOLUTE_TOLERANCE
-from .config import BASELINE
 from .results import BenchResult, EngineResult, ModelResult, Ratio
 
 __all__ = ["Row", "markdown", "notes", "print_result", "rows", "title"]
 
-HEADER = ("model", "engine", "latency", "vs eager", "quartiles", "error", "compile", "memory", "")
-NUMBERS = ("latency", "vs eager", "quartiles", "error", "compile", "memory")
+COLUMNS = ("model", "engine", "latency", "ratio", "quartiles", "error", "compile", "memory", "")
+NUMBERS = ("latency", "ratio", "quartiles", "error", "compile", "memory")
 #: Left out, in this order, where the terminal is too narrow.
 EXPENDABLE = ("quartiles", "memory")
 #: Where there is no terminal: wide enough that no line is folded.
 WIDTH_WITHOUT_TERMINAL = 140
 GAP = 2
-#: With less of its core than this for eager, other programs were in the way.
+#: What answers are compared with where a model says nothing else.
+FLOAT64 = "float64"
+#: With less of its core than this for the baseline, other programs were in the way.
 BUSY_SHARE = 0.9
 #: What of an engine's compile time lies outside of the phases that it reports.
 OUTSIDE = "Dynamo, AOTAutograd and the first call"
@@ -94,10 +95,10 @@ def style_of(row: EngineResult, subject: str) -> str:
 
 def short_name(model: str) -> str:
     """Without the prefix that most have, and without the folders of a file."""
-    return Path(model).name if ".py:" in model else model.removeprefix("zoo:")
+    return Path(model).name if ".py:" in model or model.endswith(".onnx") else model.removeprefix("zoo:")
 
 
-def model_rows(model: ModelResult, subject: str) -> Iterator[Row]:
+def model_rows(model: ModelResult, subject: str, baseline: str) -> Iterator[Row]:
     name = short_name(model.model)
     if model.reason:
         yield Row((name, "", *[""] * 6, f"FAILED: {model.reason}"), "red", ends_section=True)
@@ -109,7 +110,7 @@ def model_rows(model: ModelResult, subject: str) -> Iterator[Row]:
         if index == 2 and model.facts.get("flops"):
             label = f"  {operations(model.facts['flops'])}"
         ratio, quartiles = ratio_cells(row.ratio)
-        if row.engine == BASELINE:
+        if row.engine == baseline:
             quartiles = ""
         if row.status == "failed":
             yield Row((label, row.engine, *[""] * 6, remark(row)), "red", ends_section=index + 1 == len(model.engines))
@@ -124,13 +125,13 @@ def model_rows(model: ModelResult, subject: str) -> Iterator[Row]:
 def rows(result: BenchResult) -> list[Row]:
     """All lines: the models' in order, then the geometric means, where there is more than one model."""
     subject = result.config.subject
-    found = [row for model in result.models for row in model_rows(model, subject)]
+    found = [row for model in result.models for row in model_rows(model, subject, result.config.baseline)]
     if len(result.models) < 2:
         return found
     label = "geometric mean"
     for engine in result.config.engines:
         mean = result.mean_ratio(engine)
-        if engine == BASELINE or mean is None:
+        if engine == result.config.baseline or mean is None:
             continue
         ratio, count = mean
         style = "bold" if engine == subject else ""
@@ -144,9 +145,13 @@ def title(result: BenchResult) -> str:
     config, environment = result.config, result.environment
     cores = f" on core{'s' * (len(config.cores) > 1)} {', '.join(map(str, config.cores))}" if config.cores else ""
     threads = f"{config.threads} thread{'s' * (config.threads > 1)}{cores}"
-    torch_version = environment.get("packages", {}).get("torch", "?")
+    packages = environment.get("packages", {})
+    names = ("torch",) if "torch" in packages else ("onnxruntime", "openvino")
+    versions = " · ".join(f"{name} {packages[name]}" for name in names if name in packages)
     processor = f"{environment.get('cpu')} ({environment.get('llvm_cpu')}, {environment.get('vector_bits')} bits)"
-    return f"{threads} · {config.dtype} · batch {config.batch} · torch {torch_version} · {processor}"
+    from_files = all(model.endswith(".onnx") for model in config.models)
+    kind = "types and shapes of the files" if from_files else f"{config.dtype} · batch {config.batch}"
+    return " · ".join(part for part in (threads, kind, versions, processor) if part)
 
 
 def notes(result: BenchResult) -> list[str]:
@@ -154,12 +159,14 @@ def notes(result: BenchResult) -> list[str]:
     lines = []
     for model in result.models:
         if "no_reference" in model.facts:
-            lines.append(f"{model.model}: no float64 reference: {model.facts['no_reference']}")
-        baseline = model.engine(BASELINE)
+            lines.append(f"{model.model}: no reference: {model.facts['no_reference']}")
+        if model.model.endswith(".onnx") and "inputs" in model.facts:
+            lines.append(f"{short_name(model.model)}: inputs {', '.join(model.facts['inputs'])}")
+        baseline = model.engine(result.config.baseline)
         share = baseline.core_share if baseline is not None else None
-        if share is not None and share < BUSY_SHARE:
+        if baseline is not None and share is not None and share < BUSY_SHARE:
             lines.append(
-                f"{model.model}: the machine was busy: {BASELINE} got {share:.0%} of its core; do not quote this"
+                f"{model.model}: the machine was busy: {baseline.engine} got {share:.0%} of its core; do not quote this"
             )
         for row in model.engines:
             where = f"{model.model}, {row.engine}"
@@ -174,11 +181,18 @@ def notes(result: BenchResult) -> list[str]:
     return lines
 
 
-LEGEND = (
-    f"vs eager: median of per-round ratios, above 1 is faster. error: largest difference from float64 relative to the "
-    f"output's range; accepted up to twice eager's or {ABSOLUTE_TOLERANCE:g}. compile: through the first call, cold. "
-    f"memory: peak of the process."
-)
+def header(result: BenchResult) -> tuple[str, ...]:
+    return tuple(f"vs {result.config.baseline}" if name == "ratio" else name for name in COLUMNS)
+
+
+def legend(result: BenchResult) -> str:
+    baseline = result.config.baseline
+    references = dict.fromkeys(model.facts.get("reference", FLOAT64) for model in result.models) or {FLOAT64: None}
+    return (
+        f"vs {baseline}: median of per-round ratios, above 1 is faster. error: largest difference from "
+        f"{' or '.join(references)} relative to the output's range; accepted up to twice {baseline}'s or "
+        f"{ABSOLUTE_TOLERANCE:g}. compile: through the first call, cold. memory: peak of the process."
+    )
 
 
 def print_result(result: BenchResult, console: Console) -> None:
@@ -187,10 +201,10 @@ def print_result(result: BenchResult, console: Console) -> None:
     Not a ``rich.table``: the reason of a failure runs across the columns that such a row has no numbers for.
     """
     shown = rows(result)
-    widths = column_widths(shown, console.width)
+    widths = column_widths(shown, header(result), console.width)
     plain(console, title(result), "")
     plain(console, "")
-    plain(console, align(HEADER, widths), "bold")
+    plain(console, align(header(result), widths), "bold")
     plain(console, "─" * min(console.width, sum(widths) + GAP * len(widths)), "dim")
     for row in shown:
         for line in row_lines(row, widths, console.width):
@@ -201,18 +215,18 @@ def print_result(result: BenchResult, console: Console) -> None:
         plain(console, line)
     if notes(result) or len(result.models) > 1:
         plain(console, "")
-    plain(console, LEGEND, "dim")
+    plain(console, legend(result), "dim")
 
 
-def column_widths(shown: Sequence[Row], available: int) -> list[int]:
+def column_widths(shown: Sequence[Row], names: Sequence[str], available: int) -> list[int]:
     """Width of each column but the last, which is free; 0 where it is empty or the terminal too narrow."""
     widths = []
-    for column in range(len(HEADER) - 1):
+    for column in range(len(names) - 1):
         cells = [row.cells[column] for row in shown]
-        widths.append(max(map(len, (HEADER[column], *cells))) if any(cells) else 0)
+        widths.append(max(map(len, (names[column], *cells))) if any(cells) else 0)
     for name in EXPENDABLE:
         if sum(widths) + GAP * len(widths) > available:
-            widths[HEADER.index(name)] = 0
+            widths[COLUMNS.index(name)] = 0
     return widths
 
 
@@ -224,10 +238,10 @@ def align(cells: Sequence[str], widths: Sequence[int]) -> str:
     """Numbers to the right, names to the left; a column of width 0 is left out."""
     parts = [
         f"{cell:>{width}}" if name in NUMBERS else f"{cell:<{width}}"
-        for name, cell, width in zip(HEADER, cells, widths, strict=False)
+        for name, cell, width in zip(COLUMNS, cells, widths, strict=False)
         if width
     ]
-    if len(widths) == len(HEADER) - 1:
+    if len(widths) == len(COLUMNS) - 1:
         parts.append(cells[-1])
     return (" " * GAP).join(parts).rstrip()
 
@@ -248,10 +262,10 @@ def row_lines(row: Row, widths: Sequence[int], width: int) -> list[str]:
 
 def markdown(result: BenchResult) -> str:
     """The same as a document."""
-    lines = [title(result), "", f"| {' | '.join(HEADER)} |"]
-    lines.append("|" + "|".join("---:" if name in NUMBERS else "---" for name in HEADER) + "|")
+    lines = [title(result), "", f"| {' | '.join(header(result))} |"]
+    lines.append("|" + "|".join("---:" if name in NUMBERS else "---" for name in COLUMNS) + "|")
     for row in rows(result):
         lines.append(f"| {' | '.join(cell.strip().replace('|', '/') for cell in row.cells)} |")
-    lines += ["", LEGEND, ""]
+    lines += ["", legend(result), ""]
     lines += [f"- {line}" for line in notes(result)]
     return "\n".join(lines).rstrip() + "\n"
