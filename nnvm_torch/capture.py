@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -16,7 +16,7 @@ from nnvm_torch.backend import compile_lock
 from nnvm_torch.decompositions import decompositions, whole
 from nnvm_torch.fx_importer import Imported, import_graph
 
-__all__ = ["CaptureError", "Captured", "Traced", "capture", "trace"]
+__all__ = ["CaptureError", "Captured", "Traced", "capture", "give_whole_results", "trace"]
 
 #: (kind, graph, example inputs, number of leading arguments that are parameters or buffers) -> boxed callable
 Compiler = Callable[[str, Any, Any, int], Callable[..., Any]]
@@ -64,6 +64,7 @@ def capture(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | 
         from functorch.compile import make_boxed_func
 
         with _disable_current_modes():
+            give_whole_results(gm)
             found.append(import_graph(gm, frozenset(range(weights))))
         return cast(Callable[..., Any], make_boxed_func(gm.forward))
 
@@ -75,6 +76,24 @@ def capture(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | 
     given += [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
     _name_inputs(imported, traced.names)
     return Captured(imported, tuple(given[p] if p >= 0 else imported.constants[-1 - p] for p in imported.positions))
+
+
+def give_whole_results(gm: fx.GraphModule) -> None:
+    """Makes every tensor among the results one of its own, laid out in order: a graph's output then is the result, and
+    not what the result is a view of."""
+    (output,) = (n for n in gm.graph.nodes if n.op == "output")
+    flat = output.args[0] if isinstance(output.args[0], (tuple, list)) else (output.args[0],)
+    results = []
+    for r in flat:
+        val = r.meta.get("val") if isinstance(r, fx.Node) else None
+        if isinstance(val, torch.Tensor) and val.layout == torch.strided:
+            with gm.graph.inserting_before(output):
+                layout = {"memory_format": torch.contiguous_format}
+                r = gm.graph.call_function(torch.ops.aten.clone.default, (r,), layout)
+            r.meta["val"] = val.new_empty(val.shape)
+        results.append(r)
+    output.args = (tuple(results),)
+    gm.recompile()
 
 
 def _name_inputs(imported: Imported, names: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ from torch._C import DispatchKey
 
 from nnvm_torch.convert import TABLE
 
-__all__ = ["decompositions", "whole"]
+__all__ = ["decompositions", "exported_decompositions", "whole"]
 
 #: Further operators to leave whole: ATen is to run them, as their decomposition differs from eager or runs worse.
 _WHOLE = ("_embedding_bag.default", "_embedding_bag_forward_only.default", "bernoulli.p", "bernoulli.default",
@@ -43,8 +43,20 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     """The table for AOTAutograd: core ATen's, without what we convert whole."""
     from torch._decomp import _core_aten_decompositions_post_autograd, get_decompositions
 
-    table = dict(_core_aten_decompositions_post_autograd())
-    table.update(get_decompositions([torch.ops.aten.grid_sampler_2d]))
+    return _with_ours({
+        **_core_aten_decompositions_post_autograd(), **get_decompositions([torch.ops.aten.grid_sampler_2d])
+    })  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def exported_decompositions() -> dict[Any, Callable[..., Any]]:
+    """The table for `ExportedProgram.run_decompositions`: as `decompositions`, and what autograd takes apart before
+    AOTAutograd sees it."""
+    return _with_ours({**dict(torch.export.default_decompositions()), **decompositions()})
+
+
+def _with_ours(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
+    """The table without what is left whole, and with what is taken apart by decompositions of our own."""
     apart = set(_overloads(_TAKE_APART))
     for target in (*TABLE, *_overloads(_WHOLE)):
         if target not in apart:

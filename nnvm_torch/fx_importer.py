@@ -13,7 +13,7 @@ from torch import fx
 from nnvm import config
 from nnvm.dim import Dim, SymDim, evaluate, symbols
 from nnvm.graph import Graph, Node, NodeEntry, TensorType, apply, constant, variable
-from nnvm_torch.convert import TABLE, Context, Unsupported
+from nnvm_torch.convert import TABLE, Context, NeedsMemory, Unsupported
 from nnvm_torch.partition import TOKEN, AtenCall, Size, Slot, is_effect, is_view, needs_strides
 from nnvm_torch.tensors import (
     HANDLE,
@@ -161,6 +161,7 @@ class _Importer:
         self.of_params: dict[Node, bool] = {}
 
     def run(self) -> Imported:
+        _look_at_bases(self.gm)
         results: tuple[Result, ...] = ()
         for node in self.gm.graph.nodes:
             if node.op == "placeholder":
@@ -247,6 +248,8 @@ class _Importer:
         try:
             self.env[node] = self._convert(node)
             self.native += counted
+        except NeedsMemory as e:
+            raise NotImportable(str(e)) from None
         except Unsupported as e:
             self.env[node] = self._opaque(node, effect)
             self.fallbacks.append(Fallback(str(node.target), str(e), self.source_of(node)))
@@ -498,6 +501,20 @@ def _base(node: fx.Node) -> fx.Node:
             break
         node = below
     return node
+
+
+def _look_at_bases(gm: fx.GraphModule) -> None:
+    """Makes `as_strided` of a view one of the tensor whose memory it is: it may look beyond the view."""
+    looks = (torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_copy.default)
+    for node in gm.graph.nodes:
+        if node.target in looks and isinstance(node.args[0], fx.Node) and not node.kwargs:
+            base = _base(node.args[0])
+            if base is not node.args[0]:
+                offset = node.args[3] if len(node.args) > 3 else None
+                if offset is None:
+                    offset = node.meta["val"].storage_offset()
+                if isinstance(offset, (int, fx.Node)):
+                    node.args = (base, *node.args[1:3], offset)
 
 
 def _view(node: fx.Node, base: fx.Node) -> View:

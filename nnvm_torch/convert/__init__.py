@@ -12,7 +12,8 @@ from nnvm_torch.convert import (  # noqa: F401  each registers its family
     reduction,
     shape,
     shape_edit,
+    strided,
 )
-from nnvm_torch.convert.table import TABLE, Context, Unsupported
+from nnvm_torch.convert.table import TABLE, Context, NeedsMemory, Unsupported
 
-__all__ = ["TABLE", "Context", "Unsupported"]
+__all__ = ["TABLE", "Context", "NeedsMemory", "Unsupported"]

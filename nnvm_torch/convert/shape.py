@@ -192,15 +192,6 @@ def _unfold(c: Context, x: NodeEntry, dimension: int, size: int, step: int) -> V
     return c.transpose(taken, (*order, axis + 1))
 
 
-@converts("as_strided.default", "as_strided_copy.default")
-def _as_strided(c: Context, x: NodeEntry, size: Any, stride: Any, storage_offset: Any = None) -> Value:
-    meta = c.args[0]
-    same = tuple(x.type.shape) == c.shape and tuple(meta.stride()) == tuple(c.args[2])
-    if same and storage_offset in (None, meta.storage_offset()):
-        return x
-    raise Unsupported("as_strided looks at memory, not at values")
-
-
 @converts("prims.slice.default")
 def _prims_slice(c: Context, x: NodeEntry, begin: Sequence[Dim], end: Sequence[Dim],
                  steps: Sequence[int] | None = None) -> Value:  # fmt: skip

@@ -18,7 +18,8 @@ from nnvm.dtype import I64, DType
 from nnvm.graph import NodeEntry, TensorType, apply, constant
 from nnvm_torch.tensors import dtype_of, numpy_of, torch_dtype
 
-__all__ = ["TABLE", "Context", "Converter", "Scalar", "Unsupported", "Value", "converts", "normal_axes", "normal_axis"]
+__all__ = ["TABLE", "Context", "Converter", "NeedsMemory", "Scalar", "Unsupported", "Value", "converts", "normal_axes",
+           "normal_axis"]  # fmt: skip
 
 Value = Union[NodeEntry, "tuple[NodeEntry | None, ...]"]
 Scalar = int | float | bool | SymDim
@@ -29,6 +30,10 @@ TABLE: dict[Any, Converter] = {}
 
 class Unsupported(Exception):
     """This call has no conversion; the message says why."""
+
+
+class NeedsMemory(Unsupported):
+    """This call has a meaning only where tensors lie as in eager: ATen must run the whole graph."""
 
 
 def converts(*names: str) -> Callable[[Converter], Converter]:

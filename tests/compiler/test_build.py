@@ -49,6 +49,22 @@ def test_identical_groups_are_compiled_once():
     np.testing.assert_allclose(run.run([data(4, 8)])[0], expected, rtol=1e-5)
 
 
+def test_an_op_with_its_own_loop_nest_reads_all_inputs_from_memory():
+    """The same value twice, and a constant of one element."""
+    x = variable("x", TensorType((6,)))
+    order = constant(np.array([3, 1, 0, 5, 4, 2]), TensorType((6,), I64))
+    one = constant(np.array([4]), TensorType((1,), I64))
+    twice = op("scatter", x, order, x, axis=0)
+    single = op("scatter", x, one, constant(data(1, seed=3), TensorType((1,))), axis=0)
+    _, run = executor_of(Graph((twice, single), (x.node,)))
+    values = data(6)
+    expected, other = values.copy(), values.copy()
+    expected[[3, 1, 0, 5, 4, 2]] = values
+    other[4] = data(1, seed=3)[0]
+    for got, want in zip(run.run([values]), (expected, other)):
+        np.testing.assert_array_equal(got, want)
+
+
 def test_host_nodes_stand_between_native_segments():
     x = variable("x", TensorType((3, 5)))
     a = op("test.host_scale", op("relu", x))

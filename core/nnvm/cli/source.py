@@ -1,4 +1,4 @@
-"""From what the user typed to a graph: an ONNX file, NNVM's JSON, a compiled model, or a model that PyTorch builds."""
+"""From what the user typed to a graph: an ONNX file, NNVM's JSON, a compiled model, or a model of PyTorch's."""
 
 from __future__ import annotations
 
@@ -50,15 +50,17 @@ def load(spec: str, *, batch: int = 1, dtype: str = "float32", shapes: Shapes | 
     """The model; CliError says in a line what is wrong. `batch`, `dtype`: of models that PyTorch builds; `shapes`: of
     an ONNX model's inputs, where they are to differ from the file's (a str is a named size)."""
     path = Path(spec)
-    if path.suffix in (".onnx", ".json", ".nnvm"):
+    if path.suffix in (".onnx", ".json", ".nnvm", ".pt2"):
         if not path.is_file():
             raise CliError(f"no file {spec}", status=1)
         if path.suffix == ".nnvm":
             return _artifact(path)
+        if path.suffix == ".pt2":
+            return _exported(path)
         return _onnx(path, shapes) if path.suffix == ".onnx" else _json(path)
     if path.is_file() and path.suffix != ".py":
         raise CliError(
-            f"{spec}: a model is an .onnx file, an .nnvm file, NNVM JSON in a .json file, or a name (see --help)"
+            f"{spec}: a model is an .onnx, .pt2 or .nnvm file, NNVM JSON in a .json file, or a name (see --help)"
         )
     return _torch(spec, batch, dtype)
 
@@ -119,16 +121,33 @@ def _numpy(name: str, graph: Graph, params: Mapping[str, Any]) -> Model:
     return Model(name, graph, tensors, lambda e: e.node.attrs["value"], NumpyMemory(), params=params)
 
 
-def _torch(spec: str, batch: int, dtype: str) -> Model:
+def _exported(path: Path) -> Model:
+    """A program of `torch.export` with its weights."""
+    side = _torch_side("nnvm_torch.exported_graph", f"{path}: programs of torch.export")
     try:
-        side = importlib.import_module("nnvm_torch.bench.graph")
+        found = side.exported_graph(path)
+    except side.FAULTS as error:
+        raise CliError(" ".join(str(error).split()), status=1) from error
+    if found.fallbacks:
+        what = "only PyTorch can run calls of this program"
+        raise CliError(f"{path}: {what}: {'; '.join(found.fallbacks)}", status=1)
+    return replace(_numpy(path.stem, found.graph, found.params), output_names=found.outputs)
+
+
+def _torch_side(module: str, what: str) -> Any:
+    """A module of the side that imports PyTorch."""
+    try:
+        return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name == "torch":
-            raise CliError(f"{spec} is no file, and models by name need PyTorch: pip install torch", status=1) from None
+            raise CliError(f"{what} need PyTorch: pip install torch", status=1) from None
         if error.name == "nnvm_torch":
-            raise CliError(f"{spec} is no file, and models by name need nnvm_torch: pip install nnvm-torch",
-                           status=1) from None  # fmt: skip
+            raise CliError(f"{what} need nnvm_torch: pip install nnvm-torch", status=1) from None
         raise
+
+
+def _torch(spec: str, batch: int, dtype: str) -> Model:
+    side = _torch_side("nnvm_torch.bench.graph", f"{spec} is no file, and models by name")
     try:
         model: Model = side.graph_model(spec, batch, dtype)
     except side.FAULTS as error:

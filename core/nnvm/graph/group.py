@@ -37,8 +37,11 @@ register(
 def make_group(nodes: Sequence[Node], outputs: Sequence[NodeEntry], pattern: OpPattern, name: str = "") -> Node:
     """One group node that computes `outputs` out of the topologically ordered `nodes`.
 
-    Its inputs are the entries that the nodes use from outside, in order of first use; scalar constants come along.
+    Its inputs are the entries that the nodes use from outside, in order of first use; scalar constants come along. A
+    node that builds its own loop nest reads each of its inputs from memory: the group's inputs are the node's.
     """
+    if len(nodes) == 1 and not nodes[0].op.has("compute"):
+        return _alone(nodes[0], outputs, pattern, name)
     inside = set(nodes)
     outer: dict[NodeEntry, NodeEntry] = {}
     new: dict[Node, Node] = {}
@@ -57,6 +60,13 @@ def make_group(nodes: Sequence[Node], outputs: Sequence[NodeEntry], pattern: OpP
         new[node] = apply(node.op, [inner(e) for e in node.inputs], node.attrs, node.name, node.source)
     graph = Graph(tuple(inner(e) for e in outputs), tuple(v.node for v in outer.values()))
     return apply("group", list(outer), {"graph": graph, "pattern": pattern}, name or _group_name(nodes))
+
+
+def _alone(node: Node, outputs: Sequence[NodeEntry], pattern: OpPattern, name: str) -> Node:
+    inputs = [variable(f"p{i}", e.type) for i, e in enumerate(node.inputs)]
+    inner = apply(node.op, inputs, node.attrs, node.name, node.source)
+    graph = Graph(tuple(inner[e.index] for e in outputs), tuple(v.node for v in inputs))
+    return apply("group", node.inputs, {"graph": graph, "pattern": pattern}, name or _group_name([node]))
 
 
 def _group_name(nodes: Sequence[Node]) -> str:

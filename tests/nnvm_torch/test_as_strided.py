@@ -1,0 +1,83 @@
+"""`as_strided` and writes through it: compiled where what is looked at are the argument's own elements."""
+
+import pytest
+import torch
+
+import nnvm_torch
+
+#: (shape of the argument, order of its axes in memory, size, stride, offset)
+LOOKS = [
+    ((6, 4), (0, 1), (4, 6), (1, 4), 0),  # transposed
+    ((24,), (0,), (5, 8), (4, 1), 0),  # windows that overlap
+    ((24,), (0,), (3, 2, 2), (8, 1, 4), 1),  # interleaved, from an offset
+    ((4, 6), (1, 0), (4, 3), (1, 8), 0),  # every second column of what lies column by column
+    ((2, 3, 4), (0, 1, 2), (2, 5, 4), (12, 0, 1), 4),  # repeated
+    ((2, 3, 4), (1, 2, 0), (7, 3), (3, 1), 0),  # windows over all axes in another order
+    ((2, 3, 4), (0, 1, 2), (), (), 7),  # one element
+    ((2, 3, 4), (0, 1, 2), (3, 0), (1, 1), 5),  # none
+    ((5, 5), (0, 1), (5,), (6,), 0),  # the diagonal
+    ((4, 1, 3), (0, 1, 2), (1, 4, 1), (99, 3, 99), 2),  # strides of axes of length one mean nothing
+]  # fmt: skip
+
+
+def laid_out(shape, order):
+    """Random values of `shape` whose axes follow each other in memory in this order."""
+    inverse = [order.index(i) for i in range(len(order))]
+    return torch.randn([shape[i] for i in order]).permute(inverse)
+
+
+def compiled(fn, *args, **kwargs):
+    nnvm_torch.reset()
+    torch._dynamo.reset()
+    got = torch.compile(fn, backend="nnvm", **kwargs)(*args)
+    assert nnvm_torch.report().native_fraction == 1.0, nnvm_torch.report()
+    return got
+
+
+@pytest.mark.parametrize("shape, order, size, stride, offset", LOOKS)
+def test_looks_at_memory(shape, order, size, stride, offset):
+    torch.manual_seed(0)
+    x = laid_out(shape, order)
+
+    def fn(x):
+        return torch.as_strided(x + 1, size, stride, offset) * 2  # the sum lies as x does
+
+    torch.testing.assert_close(compiled(fn, x), fn(x))
+
+
+@pytest.mark.parametrize("shape, order, size, stride, offset", [k for k in LOOKS if 0 not in k[3] and len(k[0]) != 1])
+def test_writes_through_a_look(shape, order, size, stride, offset):
+    torch.manual_seed(1)
+    x, update = laid_out(shape, order), torch.randn(())
+    if size == (7, 3):
+        size, stride = (3, 5), (5, 1)
+
+    def fn(x, update):
+        return torch.as_strided_scatter(x + 1, (update * 3).expand(size), size, stride, offset) * 2
+
+    torch.testing.assert_close(compiled(fn, x, update), fn(x, update))
+
+
+def test_sizes_of_the_call():
+    def fn(x):
+        n, k = x.shape
+        look = x.relu().as_strided
+        return look((n, n - 1, k - 1), (k, 0, 1), 1), look((n * k - 2, 3), (1, 1)), look((k, n), (n, 1))
+
+    torch.manual_seed(2)
+    run = torch.compile(fn, backend="nnvm", dynamic=True)
+    nnvm_torch.reset()
+    for shape in ((5, 7), (3, 4), (9, 2)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(run(x), fn(x))
+    assert nnvm_torch.report().native_fraction == 1.0, nnvm_torch.report()
+
+
+def test_other_memory_is_left_to_pytorch():
+    x = torch.randn(4, 6)
+
+    def fn(x):
+        return torch.as_strided(x * 2, (2, 3), (6, 1), 6)[:, 1:].as_strided((2, 2), (6, 1), 0) + 1
+
+    nnvm_torch.reset()
+    torch.testing.assert_close(torch.compile(fn, backend="nnvm")(x), fn(x))
