@@ -55,6 +55,7 @@ def nnvm(
     """
     from torch._dynamo.backends.common import aot_autograd
     from torch._dynamo.exc import TensorifyScalarRestartAnalysis
+    from torch._subclasses.fake_tensor import DataDependentOutputException
 
     chosen = Options.make(options, mode, **more)
     owner = calling_owner()
@@ -76,10 +77,12 @@ def nnvm(
         except (StrictError, TensorifyScalarRestartAnalysis):
             raise
         except Exception as e:
+            if isinstance(e, DataDependentOutputException) and not _whole_graph_wanted():
+                raise  # Dynamo breaks the graph before the call whose result depends on values
             # AOTAutograd has no form for the code (as_strided beyond a view, ...); eager has
             if config.debug_level():
                 raise
-            _warn_of_fault(e)
+            _warn(f"PyTorch's AOTAutograd could not trace a graph, which runs in eager instead: {_text(e)}")
             record(GraphRecord("inference", 0, len(gm.graph.nodes), failure=f"AOTAutograd: {e}", owner=owner))
             return gm.forward  # type: ignore[no-any-return]
 
@@ -171,12 +174,28 @@ _warned: set[str] = set()
 
 
 def _warn_of_fault(e: Exception) -> None:
-    text = f"{type(e).__name__}: {e}"
-    if text in _warned:
-        return
-    _warned.add(text)
-    warnings.warn(
+    _warn(
         f"nnvm could not compile a graph, which runs in ATen instead. Please report this, with the traceback that "
-        f"NNVM_DEBUG=1 gives: {text[:500]}",
-        stacklevel=3,
+        f"NNVM_DEBUG=1 gives: {_text(e)}"
     )
+
+
+def _warn(message: str) -> None:
+    """A warning, once for each message."""
+    if message not in _warned:
+        _warned.add(message)
+        warnings.warn(message, stacklevel=4)
+
+
+def _text(e: Exception) -> str:
+    return f"{type(e).__name__}: {e}"[:500]
+
+
+def _whole_graph_wanted() -> bool:
+    """Was `torch.compile` called with ``fullgraph=True``, so that a break of the graph is an error?"""
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    try:
+        return bool(InstructionTranslator.current_tx().one_graph)
+    except AttributeError:
+        return False

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from nnvm import config
-from nnvm.dim import Dim, SymDim, evaluate, symbols
+from nnvm.dim import Dim, SymDim, evaluate, is_static, symbols
 from nnvm.graph import Graph, Node, NodeEntry, TensorType, apply, constant, variable
 from nnvm_torch.convert import TABLE, Context, NeedsMemory, Unsupported
 from nnvm_torch.partition import TOKEN, AtenCall, Size, Slot, is_effect, is_view, needs_strides
@@ -271,6 +271,10 @@ class _Importer:
         args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val", self.env.get(n)))
         context = Context(args, dict(kwargs), outs, used, self.source_of(node), self._is_param)
         values, options = _map(node.args, self.env), {k: _map(v, self.env) for k, v in node.kwargs.items()}
+        if outs and all(is_static(t.shape) and t.numel == 0 and t.dtype != HANDLE for t in outs):
+            # tracing has checked the arguments, and there are no elements to compute
+            empty = tuple(context.full(t.shape, 0, t.dtype) for t in outs)
+            return empty[0] if single else empty
         try:
             result = converter(context, *values, **options)
         except Unsupported:

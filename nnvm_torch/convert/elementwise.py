@@ -339,8 +339,8 @@ def _same(c: Context, x: NodeEntry, *_: Any, **__: Any) -> Value:
 
 
 @converts("copy.default")
-def _copy(c: Context, x: NodeEntry, source: NodeEntry, non_blocking: bool = False) -> Value:
-    return c.broadcast(c.cast(source, c.dtype), c.shape)
+def _copy(c: Context, x: NodeEntry, source: Operand, non_blocking: bool = False) -> Value:
+    return c.broadcast(c.value(source, c.dtype), c.shape)
 
 
 # The prims that decompositions leave behind.
