@@ -17,7 +17,8 @@ from torch.testing._internal.common_modules import module_db
 
 import nnvm_torch
 
-__all__ = ["Case", "Sample", "Verdict", "cases", "judge", "name_of", "run", "samples", "uninitialised"]
+__all__ = ["Case", "Sample", "Verdict", "cases", "judge", "name_of", "run", "samples", "together",
+           "uninitialised"]  # fmt: skip
 
 #: Results that are, or hold, memory that nobody wrote: only their types can be compared.
 UNINITIALISED = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted", "resize_",
@@ -79,6 +80,16 @@ def cases(dtypes: Sequence[torch.dtype], kinds: Sequence[str], pattern: str | No
             for dtype in dtypes:
                 if info.supports_dtype(dtype, "cpu") if kind == "op" else _takes(info, dtype):
                     yield Case(name_of(info), kind, info, dtype)
+
+
+def together(calls: Sequence[Sample]) -> Sample:
+    """All calls as one, to be compiled once: where it passes, each of them does."""
+    fns = [s.fn for s in calls]
+
+    def fn(*given: Any) -> Any:
+        return [f(*args, **kwargs) for f, (args, kwargs) in zip(fns, given)]
+
+    return Sample(f"all {len(calls)} samples", fn, tuple((s.args, s.kwargs) for s in calls), {})
 
 
 def _takes(module: Any, dtype: torch.dtype) -> bool:
