@@ -8,10 +8,15 @@ import numpy as np
 
 from nnvm.dtype import DType
 
-__all__ = ["ALIGNMENT", "Memory", "NumpyMemory"]
+__all__ = ["ALIGNMENT", "Memory", "NumpyMemory", "aligned"]
 
 #: Alignment of arenas and of storages inside them, in bytes: a cache line, and the widest vector.
 ALIGNMENT = 64
+
+
+def aligned(nbytes: int) -> int:
+    """The next multiple of `ALIGNMENT`."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 class Memory(Protocol):
@@ -38,6 +43,10 @@ class Memory(Protocol):
 
     def pointer(self, tensor: Any) -> int:
         """Address of the first element."""
+
+    def flag(self) -> Any:
+        """Where kernels of a GPU tell that a check failed: an object with the attributes `host` and `device`, addresses
+        of one int32 that is 0; None where kernels run on the host."""
 
 
 class NumpyMemory:
@@ -74,3 +83,6 @@ class NumpyMemory:
 
     def pointer(self, tensor: Any) -> int:
         return int(tensor.ctypes.data)
+
+    def flag(self) -> Any:
+        return None
