@@ -7,10 +7,9 @@ All sizes and addresses of a call come from three places: the compiled graph's p
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from ctypes import c_int64
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -22,14 +21,12 @@ from nnvm.graph.node import Node, NodeEntry
 from nnvm.graph.passes.plan_memory import MemoryPlan
 from nnvm.runtime import openmp
 from nnvm.runtime.device import DeviceCall, runtime_of
+from nnvm.runtime.instances import Arena, ArenaPool, Instances
 from nnvm.runtime.llvm_jit import Kernel
-from nnvm.runtime.memory import ALIGNMENT, Memory
+from nnvm.runtime.memory import Memory
 from nnvm.runtime.program import Program
 
 __all__ = ["DeviceStep", "Executor", "HostStep", "KernelStep", "Plan"]
-
-#: Instances (one per set of values of the symbolic sizes) that an executor keeps.
-MAX_INSTANCES = 64
 
 
 @dataclass(frozen=True)
@@ -82,11 +79,9 @@ class _Instance:
 
     env: Mapping[str, int]
     segments: list[Any]  # Program or _Host
-    arena_bytes: int
-    workspace_bytes: int  # of one thread
+    arenas: ArenaPool
     outputs: list[tuple[tuple[int, ...], DType, tuple[int, ...] | None]]
     elsewhere: list[tuple[int, _View, bool]]  # outputs that no step writes: (position, where they are, copy or not)
-    arenas: list[tuple[int, Any]]  # (threads it has room for, arena): free ones; list operations are atomic
 
     @property
     def simple(self) -> bool:
@@ -119,7 +114,7 @@ class Executor:
         self.plan = plan
         self.memory = memory
         self._lock = threading.Lock()
-        self._instances: OrderedDict[tuple[int, ...], _Instance] = OrderedDict()
+        self._instances: Instances[_Instance] = Instances()
         graph = plan.graph
         self._first_output = 1 + len(graph.inputs)
         self._first_constant = self._first_output + len(graph.outputs)
@@ -171,7 +166,9 @@ class Executor:
                 have been checked against the graph's: native code relies on them.
             env: values of the symbolic sizes; by default read from the shapes of `inputs`.
         """
-        instance = self._instance(inputs, env)
+        return self._run(self._instance(inputs, env), inputs)
+
+    def _run(self, instance: _Instance, inputs: Sequence[Any]) -> list[Any]:
         fixed, template = self._fixed
         bases = (c_int64 * self._num_bases).from_buffer_copy(template)
         pointer = self.memory.pointer
@@ -179,23 +176,21 @@ class Executor:
             if not self._elsewhere or 1 + position not in self._elsewhere:
                 bases[1 + position] = pointer(tensor)
         threads = openmp.max_threads()
-        arena = self._take_arena(instance, threads)
-        base = pointer(arena)
-        bases[0] = base
+        arena = instance.arenas.take(threads)
+        bases[0] = arena.address
         empty = self.memory.empty
         outputs: list[Any] = []
         for i, (shape, dtype, strides) in enumerate(instance.outputs):
             out = empty(shape, dtype, strides)
             outputs.append(out)
             bases[self._first_output + i] = pointer(out)
-        workspace = base + instance.arena_bytes
         try:
             if instance.simple:
-                instance.segments[0].run(bases, workspace, threads)
+                instance.segments[0].run(bases, arena.workspace, threads)
             else:
-                self._run_mixed(instance, bases, workspace, threads, arena, inputs, fixed, outputs)
+                self._run_mixed(instance, bases, arena, threads, inputs, fixed, outputs)
         finally:
-            instance.arenas.append((threads, arena))
+            instance.arenas.give(arena)
         return outputs
 
     def profile(self, inputs: Sequence[Any], env: Mapping[str, int] | None = None) -> list[tuple[Node, int]]:
@@ -213,33 +208,16 @@ class Executor:
                 times = self.program.profile(bases, workspace, threads)
                 result.extend(zip(nodes[len(result) :], times))
 
-        with self._lock:
-            timed: list[Any] = [_Timed(s) if isinstance(s, Program) else s for s in original]
-            copy = _Instance(instance.env, timed, instance.arena_bytes, instance.workspace_bytes, instance.outputs,
-                             instance.elsewhere, [])  # fmt: skip
-            key = tuple(instance.env[n] for n in self._names)
-            self._instances[key] = copy
-        try:
-            self.run(inputs, env)
-        finally:
-            with self._lock:
-                self._instances[key] = instance
+        timed: list[Any] = [_Timed(s) if isinstance(s, Program) else s for s in original]
+        self._run(replace(instance, segments=timed), inputs)
         return result
 
     def release(self) -> None:
         """Frees arenas and instances that are not in use."""
-        with self._lock:
-            self._instances.clear()
-
-    def _take_arena(self, instance: _Instance, threads: int) -> Any:
-        while instance.arenas:
-            room, arena = instance.arenas.pop()
-            if room >= threads:
-                return arena
-        return self.memory.arena(instance.arena_bytes + instance.workspace_bytes * threads + ALIGNMENT)
+        self._instances.clear()
 
     def _run_mixed(
-        self, instance: _Instance, bases: Any, workspace: int, threads: int, arena: Any, inputs: Sequence[Any],
+        self, instance: _Instance, bases: Any, arena: Arena, threads: int, inputs: Sequence[Any],
         fixed: Mapping[int, Any], outputs: list[Any],
     ) -> None:  # fmt: skip
         """The segments in order, with host nodes between them on views of the call's memory."""
@@ -249,13 +227,13 @@ class Executor:
 
         def view(v: _View) -> Any:
             if v.base == 0:
-                return memory.view(arena, v.offset, v.shape, v.dtype)
+                return memory.view(arena.tensor, v.offset, v.shape, v.dtype)
             reshape = memory.reshape if v.device == CPU else partial(runtime_of(v.device).view, memory)
             return reshape(tensors[v.base], v.offset, v.shape, v.dtype)
 
         for segment in instance.segments:
             if not isinstance(segment, _Host):
-                segment.run(bases, workspace, threads)
+                segment.run(bases, arena.workspace, threads)
                 continue
             results = segment.call(instance.env, *(view(v) for v in segment.inputs))
             for (base, shape, dtype), result in zip(segment.outputs, results, strict=True):
@@ -276,15 +254,7 @@ class Executor:
             position_of = {p: i for i, p in enumerate(self._free_inputs)}
             sources = (self.plan.symbols[n] for n in self._names)
             key = tuple(int(inputs[position_of[p]].shape[axis]) for p, axis in sources)
-        found = self._instances.get(key)
-        if found is not None:
-            return found
-        with self._lock:
-            if key not in self._instances:
-                self._instances[key] = self._instantiate(dict(zip(self._names, key)))
-                while len(self._instances) > MAX_INSTANCES:
-                    self._instances.popitem(last=False)
-            return self._instances[key]
+        return self._instances.get(key, lambda: self._instantiate(dict(zip(self._names, key))))
 
     def _instantiate(self, env: dict[str, int]) -> _Instance:
         plan, graph = self.plan, self.plan.graph
@@ -318,8 +288,8 @@ class Executor:
             else:
                 wanted = tuple(evaluate(d, env) for d in stride) if stride is not None else None
                 outputs.append((where.shape, where.dtype, wanted))
-        arena = -(-evaluate(plan.memory.arena_bytes, env) // ALIGNMENT) * ALIGNMENT
-        return _Instance(env, segments, arena, workspace, outputs, elsewhere, [])
+        arenas = ArenaPool(self.memory, evaluate(plan.memory.arena_bytes, env), workspace)
+        return _Instance(env, segments, arenas, outputs, elsewhere)
 
     def _host(self, step: HostStep | DeviceStep, env: Mapping[str, int]) -> _Host:
         outputs = []
@@ -357,6 +327,6 @@ class Executor:
 
 
 def evaluate_kernel_workspace(step: KernelStep, env: Mapping[str, int]) -> int:
-    """Bytes of workspace that one thread of this kernel call needs, 64-byte aligned."""
+    """Bytes of workspace that one thread of this kernel call needs."""
     local = {name: evaluate(d, env) for name, d in step.symbols.items()}
-    return -(-evaluate(step.kernel.workspace, local) // ALIGNMENT) * ALIGNMENT
+    return evaluate(step.kernel.workspace, local)
