@@ -29,7 +29,8 @@ Compile a model into one file: code for several kinds of processors, the plan of
 MODEL is one of
   FILE.onnx          an ONNX model (needs the package onnx)
   FILE.pt2           a program that torch.export.save wrote (needs PyTorch)
-  FILE.json          a graph in NNVM's JSON format; weights from --params
+  FILE.json          a graph in NNVM's JSON format, or a symbol of MXNet's; weights from --params (for a symbol
+                     NAME-symbol.json else from the last NAME-0000.params beside it)
   zoo:NAME, torchvision:NAME, timm:NAME, hf:NAME, FILE.py:FACTORY or NAME
                      a model that PyTorch builds, as for `nnvm bench` (see there)
 
@@ -58,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="shape of an input, as x=1,3,224,224; a name among the sizes stands for any number; may be repeated",
     )  # fmt: skip
     parser.add_argument(
-        "--params", metavar="FILE", help="weights by name: an .npz or .safetensors file, or NNVM's .params"
+        "--params", metavar="FILE", help="weights by name: an .npz or .safetensors file, or NNVM's or MXNet's .params"
     )
     add_model_arguments(parser)
     parser.add_argument("--json", action="store_true", help="say what was written as JSON")
@@ -83,11 +84,12 @@ def _compile(args: argparse.Namespace, progress: Callable[[str, float], None]) -
         raise CliError(str(error)) from error
     shapes = dict(args.shape)
     onnx = Path(args.model).suffix == ".onnx"
-    model = load(args.model, batch=args.batch, dtype=args.dtype, shapes=shapes)
     given = _read_params(args.params) if args.params else {}
-    if shapes and onnx:
+    model = load(args.model, batch=args.batch, dtype=args.dtype, shapes=shapes, params=given or None)
+    imported = onnx or (Path(args.model).suffix == ".json" and bool(model.params))
+    if shapes and imported:
         _check_names(shapes, model.graph)
-    graph, params = _with_weights(model, {} if onnx else shapes, given)
+    graph, params = _with_weights(model, {} if imported else shapes, given if onnx or not imported else {})
     folder = Path(args.output).parent
     if not folder.is_dir():
         raise CliError(f"no folder {folder} to write {args.output} to")
@@ -145,6 +147,7 @@ def _copied(model: Model) -> dict[str, Any]:
 def _read_params(file: str) -> dict[str, Any]:
     import numpy as np
 
+    from nnvm.frontend.mxnet.params import is_params, load_params
     from nnvm.runtime.artifact.tensors import read_tensors
     from nnvm.runtime.param_dict import load_param_dict
 
@@ -152,7 +155,8 @@ def _read_params(file: str) -> dict[str, Any]:
         if file.endswith(".safetensors"):
             return dict(read_tensors(memoryview(Path(file).read_bytes())))
         if file.endswith(".params"):
-            return load_param_dict(Path(file).read_bytes())
+            data = Path(file).read_bytes()
+            return load_params(data) if is_params(data) else load_param_dict(data)
         with np.load(file, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
     except (OSError, ValueError, AttributeError) as error:

@@ -46,9 +46,13 @@ class Model:
 Shapes = Mapping[str, "Sequence[int | str]"]
 
 
-def load(spec: str, *, batch: int = 1, dtype: str = "float32", shapes: Shapes | None = None) -> Model:
+def load(
+    spec: str, *, batch: int = 1, dtype: str = "float32", shapes: Shapes | None = None,
+    params: Mapping[str, Any] | None = None,
+) -> Model:  # fmt: skip
     """The model; CliError says in a line what is wrong. `batch`, `dtype`: of models that PyTorch builds; `shapes`: of
-    an ONNX model's inputs, where they are to differ from the file's (a str is a named size)."""
+    inputs of ONNX's and MXNet's, where the file does not say them or they are to differ (a str is a named size);
+    `params`: the weights of a symbol of MXNet's, which are else those of the file beside it."""
     path = Path(spec)
     if path.suffix in (".onnx", ".json", ".nnvm", ".pt2"):
         if not path.is_file():
@@ -57,7 +61,7 @@ def load(spec: str, *, batch: int = 1, dtype: str = "float32", shapes: Shapes | 
             return _artifact(path)
         if path.suffix == ".pt2":
             return _exported(path)
-        return _onnx(path, shapes) if path.suffix == ".onnx" else _json(path)
+        return _onnx(path, shapes) if path.suffix == ".onnx" else _json(path, shapes, params)
     if path.is_file() and path.suffix != ".py":
         raise CliError(
             f"{spec}: a model is an .onnx, .pt2 or .nnvm file, NNVM JSON in a .json file, or a name (see --help)"
@@ -84,9 +88,11 @@ def _onnx(path: Path, shapes: Shapes | None) -> Model:
     return replace(_numpy(path.stem, imported.graph, imported.params), output_names=names)
 
 
-def _json(path: Path) -> Model:
+def _json(path: Path, shapes: Shapes | None, params: Mapping[str, Any] | None) -> Model:
     try:
         text = path.read_text("utf-8")
+        if _is_mxnet(text):
+            return _mxnet(path, text, shapes, params)
         if '"op": "torch.' in text:  # calls that PyTorch runs: its side knows how to read them
             with contextlib.suppress(ModuleNotFoundError):
                 importlib.import_module("nnvm_torch")
@@ -98,6 +104,31 @@ def _json(path: Path) -> Model:
         model: Model = importlib.import_module("nnvm_torch.bench.graph").read_model(path.stem, graph)
         return model
     return _numpy(path.stem, graph, {})
+
+
+def _is_mxnet(text: str) -> bool:
+    """Whether JSON is a symbol of MXNet's, whose format NNVM's own is too."""
+    from nnvm.frontend.mxnet.document import is_symbol
+    from nnvm.frontend.mxnet.importer import CONVERTERS
+    from nnvm.graph.op import known
+
+    ours = {*known()}
+    return is_symbol(json.loads(text), {name: c for name, c in CONVERTERS.items() if name not in ours})
+
+
+def _mxnet(path: Path, text: str, shapes: Shapes | None, params: Mapping[str, Any] | None) -> Model:
+    from nnvm.frontend.mxnet import ParamsError, SymbolError, UnsupportedSymbol, from_mxnet
+
+    beside = sorted(path.parent.glob(f"{path.stem.removesuffix('-symbol')}-[0-9][0-9][0-9][0-9].params"))
+    try:
+        found = from_mxnet(text, (beside[-1] if beside else None) if params is None else params, shapes)
+    except UnsupportedSymbol as e:
+        raise CliError(f"{path}: {'; '.join(map(str, e.nodes))}", status=1) from e
+    except ParamsError as e:
+        raise CliError(f"{beside[-1]}: {e}", status=1) from e
+    except SymbolError as e:
+        raise CliError(f"{path} is no symbol of MXNet's: {e}", status=1) from e
+    return replace(_numpy(path.stem, found.graph, found.params), output_names=found.outputs)
 
 
 def _artifact(path: Path) -> Model:
