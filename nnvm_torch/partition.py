@@ -14,7 +14,7 @@ import torch
 
 from nnvm.dim import Dim, SymDim, evaluate
 from nnvm.graph import OpPattern, Param, TensorType, register
-from nnvm_torch.tensors import HANDLE_TYPE
+from nnvm_torch.tensors import HANDLE, HANDLE_TYPE, torch_dtype
 
 __all__ = ["TOKEN", "AtenCall", "Size", "Slot", "is_effect", "is_view", "needs_strides"]
 
@@ -130,6 +130,17 @@ def _own(result: torch.Tensor, storages: set[int]) -> torch.Tensor:
     return result
 
 
+def _host_call(attrs: Mapping[str, Any]) -> Callable[..., list[torch.Tensor]]:
+    """The call, whose results have the element types that were traced: some of torch's traces are wrong in that."""
+    call: AtenCall = attrs["call"]
+    dtypes = [None if t.dtype == HANDLE else torch_dtype(t.dtype) for t in attrs["types"]]
+
+    def run(env: Mapping[str, int], *tensors: torch.Tensor) -> list[torch.Tensor]:
+        return [r if t is None or r.dtype == t else r.to(t) for r, t in zip(call(env, *tensors), dtypes)]
+
+    return run
+
+
 def _infer(attrs: Mapping[str, Any], inputs: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
     types: tuple[TensorType, ...] = attrs["types"]
     return types
@@ -139,6 +150,6 @@ for _name, _stateful in (("torch.op", False), ("torch.effect", True)):
     register(
         _name, inputs=["*tensors"], num_outputs=lambda attrs: len(attrs["types"]), infer_type=_infer,
         params={"call": Param("the AtenCall", lambda c: c), "types": Param("types of its results", tuple)},
-        pattern=OpPattern.OPAQUE, host_call=lambda attrs: attrs["call"], stateful=_stateful,
+        pattern=OpPattern.OPAQUE, host_call=_host_call, stateful=_stateful,
         doc="One call that ATen runs.",
     )  # fmt: skip

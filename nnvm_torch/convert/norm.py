@@ -118,12 +118,13 @@ def _batch_norm_functional(c: Context, x: NodeEntry, weight: NodeEntry | None, b
                         c.op("subtract", factor, c.const(1, spread.type.dtype)))  # fmt: skip
     else:
         unbiased = c.op("multiply", spread, c.const(count / max(count - 1, 1), spread.type.dtype))
-    new = [_moved(c, old, _as(c, fresh, i), momentum) for i, old, fresh in ((3, mean, now), (4, variance, unbiased))]
+    new = [c.cast(_moved(c, old, _as(c, fresh, i), momentum), c.outs[i].dtype)
+           for i, old, fresh in ((3, mean, now), (4, variance, unbiased))]  # fmt: skip
     return out, _as(c, now, 1), _as(c, rstd, 2), new[0], new[1]
 
 
 def _moved(c: Context, old: NodeEntry, fresh: NodeEntry, momentum: float) -> NodeEntry:
     """The running statistic after this batch: momentum * fresh + (1 - momentum) * old."""
-    t = old.type.dtype
-    kept = c.op("multiply", old, c.const(1 - momentum, t))
+    t = old.type.dtype.compute
+    kept = c.op("multiply", c.cast(old, t), c.const(1 - momentum, t))
     return c.op("add", c.op("multiply", c.cast(fresh, t), c.const(momentum, t)), kept)

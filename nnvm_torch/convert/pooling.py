@@ -47,6 +47,8 @@ def _avg_pool(n: int) -> Any:
                 count_include_pad: bool = True, divisor_override: int | None = None) -> Value:  # fmt: skip
         if any(d == 0 for d in c.shape):
             raise Unsupported("pooling of an empty tensor")
+        if not x.type.dtype.is_float:
+            raise Unsupported("an average pooling of integers")
         attrs = {**_window(n, kernel, stride, padding), "ceil_mode": ceil_mode,
                  "count_include_pad": count_include_pad, "divisor_override": divisor_override}  # fmt: skip
         return c.reshape(c.op(f"avg_pool{n}d", _batched(c, x, n), **attrs), c.shape)
@@ -56,6 +58,8 @@ def _avg_pool(n: int) -> Any:
 
 def _adaptive_avg_pool(n: int) -> Any:
     def convert(c: Context, x: NodeEntry, size: Sequence[int]) -> Value:
+        if not x.type.dtype.is_float:
+            raise Unsupported("an average pooling of integers")
         out = c.op(f"adaptive_avg_pool{n}d", _batched(c, x, n), output_size=tuple(c.shape[-n:]))
         return c.reshape(out, c.shape)
 
