@@ -61,8 +61,8 @@ def test_what_is_told_is_what_lies_there(tmp_path):
     assert info.nbytes == (tmp_path / "m.nnvm").stat().st_size
     container = Container(tmp_path / "m.nnvm")
     (level,) = read_spec(container).levels
-    assert info.code_bytes == {"x86-64-v3": container.size_of(level.code)}
-    assert info.kernels == {"x86-64-v3": len(level.kernels)}
+    assert info.code_bytes == {"x86-64-v3": container.size_of(level.main.code)}
+    assert info.kernels == {"x86-64-v3": len(level.main.kernels)}
     assert [t.name for t in info.inputs] == ["x"] and [t.name for t in info.outputs] == ["output0"]
     assert [p.name for p in tmp_path.iterdir()] == ["m.nnvm"]
 
@@ -82,8 +82,10 @@ def test_large_constants_are_stored_once(tmp_path):
     np.testing.assert_allclose(found, (data + value) * 2.5, rtol=1e-6)
 
 
-def test_levels_share_what_they_read_alike(path):
+def test_levels_share_what_they_read_alike(tmp_path):
     """Biases are the same for both; packed weights differ with the vector width."""
+    path = tmp_path / "packed.nnvm"
+    compile_artifact(network(), PARAMS, path, [as_level(V2), as_level(V3)], weights="packed")
     container = Container(path)
     spec = read_spec(container)
     narrow, wide = (set(level.weights) for level in spec.levels)
@@ -92,6 +94,31 @@ def test_levels_share_what_they_read_alike(path):
     assert set(tensors) == narrow | wide
     contents = [(a.dtype.str, a.shape, a.tobytes()) for a in tensors.values()]
     assert len(set(contents)) == len(contents)
+
+
+def test_several_levels_keep_the_weights_as_they_are(path):
+    """Once, under their names; each level has the code that packs them."""
+    container = Container(path)
+    spec = read_spec(container)
+    for level in spec.levels:
+        assert level.prepare is not None and level.prepared and set(level.weights) >= set(PARAMS)
+    tensors = read_tensors(container.read("weights"))
+    for name, array in PARAMS.items():
+        np.testing.assert_array_equal(tensors[name], array)
+    assert sum(a.nbytes for a in tensors.values()) < 1.1 * sum(a.nbytes for a in PARAMS.values())
+
+
+@pytest.mark.parametrize(("weights", "count", "prepares"), [
+    ("auto", 1, False), ("auto", 2, True), ("packed", 2, False), ("original", 1, True)])  # fmt: skip
+def test_how_weights_are_kept(tmp_path, weights, count, prepares):
+    compile_artifact(network(), PARAMS, tmp_path / "m.nnvm", [as_level(V2), as_level(V3)][:count], weights=weights)
+    levels = read_spec(Container(tmp_path / "m.nnvm")).levels
+    assert [level.prepare is not None for level in levels] == [prepares] * count
+
+
+def test_weights_are_kept_in_no_other_way(tmp_path):
+    with pytest.raises(ValueError, match="auto, packed, original, not 'zip'"):
+        compile_artifact(network(), PARAMS, tmp_path / "m.nnvm", weights="zip")
 
 
 def test_the_weights_are_a_safetensors_file(path, tmp_path):
@@ -134,9 +161,9 @@ def test_code_is_made_for_machines_that_this_one_is_not(tmp_path, target, machin
     compile_artifact(network(), PARAMS, tmp_path / "m.nnvm", [as_level(target)])
     container = Container(tmp_path / "m.nnvm")
     (level,) = read_spec(container).levels
-    code = bytes(container.read(level.code))
-    assert level.kernels
-    for k in level.kernels:
+    code = bytes(container.read(level.main.code))
+    assert level.main.kernels
+    for k in level.main.kernels:
         made = code[k.start : k.start + k.size]
         assert made[:4] == b"\x7fELF" and struct.unpack_from("<H", made, 18) == (machine,)
         assert k.name.encode() in made

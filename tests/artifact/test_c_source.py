@@ -29,14 +29,14 @@ CC = compiler(Target.host().triple)
 needs_cc = pytest.mark.skipif(CC is None, reason="there is no C compiler here")
 
 
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory):
+@pytest.fixture(scope="module", params=["packed", "original"])
+def exported(request, tmp_path_factory):
     """(artifact, files) of a small network of any batch size."""
     folder = tmp_path_factory.mktemp("c")
     pooled = sym.global_avg_pool2d(sym.relu(sym.conv2d(sym.Variable("x"), channels=16, kernel_size=(3, 3), name="c")))
     net = sym.softmax(sym.dense(sym.flatten(pooled), units=6, name="fc"))
     graph = typed_graph(net, {"x": (symbol("n"), 3, 9, 9)}, params=PARAMS)
-    compile_artifact(graph, PARAMS, folder / "net.nnvm", [as_level("host")])
+    compile_artifact(graph, PARAMS, folder / "net.nnvm", [as_level("host")], weights=request.param)
     return folder / "net.nnvm", export_c(Container(folder / "net.nnvm"), folder / "made")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -20,6 +21,7 @@ from nnvm.runtime.artifact import module as artifact_module
 from nnvm.runtime.artifact.module import ArtifactError
 from nnvm.runtime.llvm_jit import KernelIndexError
 from nnvm.target import Target
+from nnvm.testing.reference import run_graph
 
 RNG = np.random.default_rng(7)
 WEIGHTS = {"a_weight": (24, 12), "a_bias": (24,), "b_weight": (10, 24), "b_bias": (10,)}
@@ -236,3 +238,42 @@ def test_bfloat16_as_its_bits(tmp_path):
 
 def test_a_size_of_zero(model):
     assert model.run(x=np.empty((0, 12), np.float32))["y"].shape == (0, 10)
+
+
+@pytest.fixture(scope="module")
+def convolution(tmp_path_factory):
+    """(artifact with weights as they are, input, right answer): a network whose weights are packed in several ways."""
+    folder = tmp_path_factory.mktemp("original")
+    shapes = {"c_weight": (32, 16, 3, 3), "c_bias": (32,), "d_weight": (12, 32)}
+    params = {n: RNG.standard_normal(s).astype(np.float32) / 8 for n, s in shapes.items()}
+    conv = sym.conv2d(sym.Variable("x"), channels=32, kernel_size=(3, 3), padding=(1, 1), name="c")
+    net = sym.dense(sym.flatten(sym.global_avg_pool2d(sym.relu(conv))), units=12, use_bias=False, name="d")
+    graph = typed_graph(net, {"x": (1, 16, 24, 24)}, params=params)
+    compile_artifact(graph, params, folder / "m.nnvm", [as_level("host")], weights="original")
+    compile_artifact(graph, params, folder / "packed.nnvm", [as_level("host")], weights="packed")
+    x = fresh(1, 16, 24, 24)
+    (wanted,) = run_graph(graph, {**params, "x": x})
+    return folder / "m.nnvm", x, wanted
+
+
+def test_weights_that_are_packed_before_the_first_call(convolution):
+    path, x, wanted = convolution
+    module = nnvm.runtime.load(path)
+    for _ in range(2):
+        np.testing.assert_allclose(module.run(x=x)["output0"], wanted, rtol=2e-4, atol=1e-5)
+    np.testing.assert_array_equal(module.run(x=x)["output0"], nnvm.runtime.load(path).run(x=x)["output0"])
+    packed = nnvm.runtime.load(path.with_name("packed.nnvm")).run(x=x)["output0"]
+    np.testing.assert_allclose(module.run(x=x)["output0"], packed, rtol=2e-4, atol=1e-5)
+
+
+def test_eight_first_calls_at_once(convolution):
+    path, x, wanted = convolution
+    module, start = nnvm.runtime.load(path), threading.Barrier(8)
+
+    def call(_):
+        start.wait()
+        return module.run(x=x)["output0"]
+
+    with ThreadPoolExecutor(8) as pool:
+        for found in pool.map(call, range(8)):
+            np.testing.assert_allclose(found, wanted, rtol=2e-4, atol=1e-5)

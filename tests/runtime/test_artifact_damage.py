@@ -23,14 +23,25 @@ WEIGHT = RNG.standard_normal((5, 8)).astype(np.float32)
 WANTED = X.astype(np.float64) @ WEIGHT.T
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def made(folder, weights):
     """The bytes of a good artifact."""
-    path = tmp_path_factory.mktemp("damage") / "good.nnvm"
+    path = folder / "good.nnvm"
     params = {"fc_weight": WEIGHT}
     net = sym.dense(sym.Variable("x"), units=5, use_bias=False, name="fc")
-    compile_artifact(typed_graph(net, {"x": (3, 8)}, params=params), params, path, default_levels()[:1])
+    graph = typed_graph(net, {"x": (3, 8)}, params=params)
+    compile_artifact(graph, params, path, default_levels()[:1], weights=weights)
     return path.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return made(tmp_path_factory.mktemp("damage"), "packed")
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    """One whose weights are packed before the first call."""
+    return made(tmp_path_factory.mktemp("original"), "original")
 
 
 def outcome(path, data):
@@ -71,13 +82,14 @@ def mutated(whole, number, rng):
     return bytes(data[: len(whole)])
 
 
-@pytest.mark.parametrize(("seed", "count"), [(3, 200), pytest.param(4, 5000, marks=pytest.mark.slow)])
-def test_mutations(whole, tmp_path, seed, count):
+@pytest.mark.parametrize(("seed", "count"), [(3, 100), pytest.param(4, 2500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["whole", "original"])
+def test_mutations(kind, request, tmp_path, seed, count):
     """Each is refused, or (where nobody reads the bytes) computes what is right."""
-    rng = np.random.default_rng(seed)
+    rng, good = np.random.default_rng(seed), request.getfixturevalue(kind)
     refused = 0
     for number in range(count):
-        found = outcome(tmp_path / "m.nnvm", mutated(whole, number, rng))
+        found = outcome(tmp_path / "m.nnvm", mutated(good, number, rng))
         if found is None:
             refused += 1
         else:
@@ -128,7 +140,7 @@ def test_what_is_no_artifact(tmp_path):
 def test_another_version_is_named(whole, tmp_path):
     path = tmp_path / "m.nnvm"
     path.write_bytes(whole[:8] + struct.pack("<I", 99) + whole[12:])
-    with pytest.raises(ArtifactError, match="format version 99, this nnvm reads 1"):
+    with pytest.raises(ArtifactError, match="format version 99, this nnvm reads 2"):
         nnvm.runtime.load(path)
 
 
@@ -142,17 +154,17 @@ def sections_of(whole, tmp_path):
 @pytest.mark.parametrize(
     ("where", "value", "says"),
     [
-        (("levels", 0, "steps", 0, "kernel"), 9, "no kernel 9"),
-        (("levels", 0, "steps", 0, "buffers", 0, 0), 77, "no memory 77"),
-        (("levels", 0, "steps", 0, "buffers"), [], "other buffers than it takes"),
-        (("levels", 0, "steps", 0, "buffers", 0, 1), [[1, "n"]], "the size n is not known"),
-        (("levels", 0, "kernels", 0, "start"), 1 << 40, "outside the code"),
-        (("levels", 0, "kernels", 0, "size"), -1, "at least 0"),
-        (("levels", 0, "kernels", 0, "name"), "no_such_symbol", "cannot be linked"),
-        (("levels", 0, "code"), "elsewhere", "no section 'elsewhere'"),
+        (("levels", 0, "main", "steps", 0, "kernel"), 9, "no kernel 9"),
+        (("levels", 0, "main", "steps", 0, "buffers", 0, 0), 77, "no memory 77"),
+        (("levels", 0, "main", "steps", 0, "buffers"), [], "other buffers than it takes"),
+        (("levels", 0, "main", "steps", 0, "buffers", 0, 1), [[1, "n"]], "the size n is not known"),
+        (("levels", 0, "main", "kernels", 0, "start"), 1 << 40, "outside the code"),
+        (("levels", 0, "main", "kernels", 0, "size"), -1, "at least 0"),
+        (("levels", 0, "main", "kernels", 0, "name"), "no_such_symbol", "cannot be linked"),
+        (("levels", 0, "main", "code"), "elsewhere", "no section 'elsewhere'"),
         (("levels", 0, "weights"), ["none"], "no memory|is missing"),
-        (("levels", 0, "arena"), 1 << 70, "a number is wanted"),
-        (("levels", 0, "arena"), [[1, ["floordiv", 4, 0]]], "damaged"),
+        (("levels", 0, "main", "arena"), 1 << 70, "a number is wanted"),
+        (("levels", 0, "main", "arena"), [[1, ["floordiv", 4, 0]]], "damaged"),
         (("levels",), [], "no code"),
         (("inputs", 0, "dtype"), "float7", "float7"),
         (("inputs", 0, "shape"), [-3, 8], "at least 0"),
@@ -172,10 +184,33 @@ def test_a_plan_that_makes_no_sense(whole, tmp_path, where, value, says):
         nnvm.runtime.load(tmp_path / "m.nnvm")
 
 
+@pytest.mark.parametrize(
+    ("where", "value", "says"),
+    [
+        (("prepare",), None, "nothing prepares its weights"),
+        (("prepared",), [], "no memory"),
+        (("prepared", 0), -4, "at least 0"),
+        (("prepare", "code"), "plan", "cannot be linked|outside the code"),
+        (("prepare", "steps", 0, "buffers", 0, 1), [[1, "n"]], "the size n is not known"),
+        (("prepare", "steps", 0, "kernel"), 9, "no kernel 9"),
+    ],
+)
+def test_a_preparation_that_makes_no_sense(original, tmp_path, where, value, says):
+    sections = sections_of(original, tmp_path)
+    plan = json.loads(sections["plan"][0])
+    inside = plan["levels"][0]
+    for key in where[:-1]:
+        inside = inside[key]
+    inside[where[-1]] = value
+    write_container(tmp_path / "m.nnvm", {**sections, "plan": [json.dumps(plan).encode()]})
+    with pytest.raises(ArtifactError, match=says):
+        nnvm.runtime.load(tmp_path / "m.nnvm").run(x=X)
+
+
 def test_more_memory_than_there_is(whole, tmp_path):
     sections = sections_of(whole, tmp_path)
     plan = json.loads(sections["plan"][0])
-    plan["levels"][0]["arena"] = 1 << 60
+    plan["levels"][0]["main"]["arena"] = 1 << 60
     write_container(tmp_path / "m.nnvm", {**sections, "plan": [json.dumps(plan).encode()]})
     with pytest.raises(MemoryError, match=f"needs {(1 << 60) // 10**9}"):
         nnvm.runtime.load(tmp_path / "m.nnvm").run(x=X)
@@ -208,7 +243,7 @@ def test_sizes_nested_too_deep(whole, tmp_path):
     size = 1
     for _ in range(100):
         size = [[1, ["max", size, "n"]]]
-    plan["levels"][0]["arena"] = size
+    plan["levels"][0]["main"]["arena"] = size
     with pytest.raises(ValueError, match="nested too deep"):
         load_spec(json.dumps(plan).encode())
 

@@ -20,27 +20,25 @@ import llvmlite.binding as llvm
 import numpy as np
 
 from nnvm.artifact.levels import CpuLevel, default_levels
-from nnvm.artifact.weights import WeightTable, fitting, prepare
-from nnvm.compiler.build import GroupCall, group_calls, symbol_sources
-from nnvm.compiler.lower_group import lower_group
+from nnvm.artifact.stage import build_stage, foreign_steps
+from nnvm.artifact.weights import WeightTable, fitting, packed
+from nnvm.compiler.build import symbol_sources
 from nnvm.compiler.pipeline import pipeline
-from nnvm.dim import symbol, symbols
-from nnvm.graph.devices import CPU, device_of
+from nnvm.dim import evaluate, numel
 from nnvm.graph.graph import Graph, rebuild
 from nnvm.graph.json import save_json
 from nnvm.graph.node import Node, NodeEntry, variable
 from nnvm.graph.pass_manager import PassContext, apply_passes
-from nnvm.graph.passes.plan_memory import MemoryPlan
 from nnvm.graph.unique_names import with_unique_names
 from nnvm.runtime.artifact.container import write_container
-from nnvm.runtime.artifact.plan import Copy, KernelSpec, Level, Ref, Spec, Step, TensorSpec, dump_spec
+from nnvm.runtime.artifact.plan import Level, Spec, TensorSpec, dump_spec
 from nnvm.runtime.artifact.tensors import write_tensors
-from nnvm.runtime.llvm_jit import KernelObject, compile_objects
-from nnvm.tir.stmt import PrimFunc
 
-__all__ = ["ArtifactInfo", "NotCompilable", "compile_artifact"]
+__all__ = ["WEIGHTS", "ArtifactInfo", "NotCompilable", "compile_artifact"]
 
 Array = np.ndarray[Any, Any]
+#: How weights are kept in the file.
+WEIGHTS = ("auto", "packed", "original")
 #: Elements of constants that the graph in the file spells out.
 _LARGEST_CONSTANT = 4096
 
@@ -56,7 +54,7 @@ class ArtifactInfo:
     Attributes:
         nbytes: size of the file.
         code_bytes: of each level, by name.
-        kernels: of each level, by name.
+        kernels: that a call of each level uses, by name.
         weight_bytes: of the weights, as they lie in the file.
     """
 
@@ -72,7 +70,7 @@ class ArtifactInfo:
 def compile_artifact(
     graph: Graph, params: Mapping[str, Any], path: str | os.PathLike[str], levels: Sequence[CpuLevel] = (), *,
     name: str | None = None, output_names: Sequence[str] | None = None, options: Mapping[str, Any] | None = None,
-    opt_level: int = 3, progress: Callable[[str, float], None] | None = None,
+    opt_level: int = 3, weights: str = "auto", progress: Callable[[str, float], None] | None = None,
 ) -> ArtifactInfo:  # fmt: skip
     """Compiles a graph into the file `path`. Equal graphs and parameters give equal files.
 
@@ -83,27 +81,32 @@ def compile_artifact(
         name: of the model; default: the file's.
         output_names: in order; default ``output0`` and so on.
         options: settings of single passes.
+        weights: ``packed``: laid out for each level's vectors, read in place; ``original``: as they are, once, and the
+            code that packs them before the first call; ``auto``: packed for one level, original for several.
         progress: told what is done next, and the part of the work that is done.
 
     Raises:
         NotCompilable: there are calls that only a frontend runs, other devices, or parameters without values.
-        ValueError: a parameter is of another type; names are not unique.
+        ValueError: a parameter is of another type; names are not unique; no such `weights`.
     """
+    if weights not in WEIGHTS:
+        raise ValueError(f"weights are {', '.join(WEIGHTS)}, not {weights!r}")
     levels = tuple(levels) or default_levels()
     label = name or Path(path).stem
     if len({level.name for level in levels}) != len(levels):
         raise ValueError(f"two levels of one name: {', '.join(level.name for level in levels)}")
     given = _parameters(graph, params)
     table = WeightTable()
-    built: list[tuple[Level, bytes]] = []
+    built: list[tuple[Level, dict[str, bytes]]] = []
+    pack = weights == "packed" or (weights == "auto" and len(levels) == 1)
     spec: Spec | None = None
     for number, level in enumerate(levels):
         tell = partial(_tell, progress, level.name, number, len(levels))
         tell("passes", 0.0)
         context = PassContext(opt_level=opt_level, target=level.target, options=dict(options or {}))
         fused = apply_passes(graph, pipeline(), context)
-        one = _LevelBuilder(fused, level, given, table)
-        built.append(one.run(f"code{number}", tell))
+        one = _LevelBuilder(fused, level, given, table, pack)
+        built.append(one.run(number, tell))
         if spec is None:
             inputs, outputs = one.inputs(), one.outputs(output_names)
             spec = Spec(label, f"nnvm, LLVM {'.'.join(map(str, llvm.llvm_version_info))}", inputs, outputs,
@@ -114,13 +117,13 @@ def compile_artifact(
     sections: dict[str, Sequence[bytes | memoryview]] = {
         "plan": [dump_spec(spec)],
         "graph": [save_json(_renumbered(graph), indent=None).encode()],
-        **{level.code: [code] for level, code in built},
+        **{name: [code] for _, found in built for name, code in found.items()},
         "weights": write_tensors(table.tensors),
     }
     size = write_container(path, sections)
     return ArtifactInfo(os.fspath(path), size, spec.inputs, spec.outputs,
-                        {level.name: len(code) for level, code in built},
-                        {level.name: len(level.kernels) for level, _ in built}, table.nbytes)  # fmt: skip
+                        {level.name: sum(map(len, found.values())) for level, found in built},
+                        {level.name: len(level.main.kernels) for level, _ in built}, table.nbytes)  # fmt: skip
 
 
 def _tell(progress: Callable[[str, float], None] | None, level: str, number: int, levels: int, what: str,
@@ -160,17 +163,23 @@ def _parameters(graph: Graph, params: Mapping[str, Any]) -> dict[str, Array]:
 
 
 class _LevelBuilder:
-    """One level: the fused graph, its kernels, and where its values lie."""
+    """One level: the fused graph, its stages, and where its values lie."""
 
-    def __init__(self, graph: Graph, level: CpuLevel, params: Mapping[str, Array], table: WeightTable) -> None:
+    def __init__(self, graph: Graph, level: CpuLevel, params: Mapping[str, Array], table: WeightTable,
+                 pack: bool) -> None:  # fmt: skip
+        """`pack`: prepare the weights now, for the file; else before the first call, where that takes kernels only."""
         self.graph, self.level, self.table = graph, level, table
-        self.memory: MemoryPlan = graph.attrs["memory_plan"]
         self._inputs = [v for v in graph.inputs if v.attrs["kind"] == "input"]
         self._positions = {v: i for i, v in enumerate(self._inputs)}
         self._weights: dict[str, int] = {}  # name in the file -> position among the level's weights
         self._arrays: dict[Node, tuple[str, Array]] = {}
         self._params = params
-        self._refuse_foreign()
+        if foreign := foreign_steps(graph):
+            raise NotCompilable(f"an artifact holds code of the CPU only; this has none: {'; '.join(foreign)}")
+        early: Graph | None = graph.attrs.get("prepare")
+        self._early = early if early is not None and early.outputs else None
+        self._prepared = [v for v in graph.inputs if v.attrs["kind"] == "prepared"]
+        self._later = not pack and self._early is not None and not foreign_steps(self._early)
 
     def inputs(self) -> tuple[TensorSpec, ...]:
         return tuple(TensorSpec(v.name, v[0].type.dtype, v[0].type.shape) for v in self._inputs)
@@ -191,101 +200,47 @@ class _LevelBuilder:
             found[name] = (self._positions[self.graph.inputs[position]], axis)
         return found
 
-    def run(self, section: str, tell: Callable[[str, float], None]) -> tuple[Level, bytes]:
-        """The level's plan, and its code."""
+    def run(self, number: int, tell: Callable[[str, float], None]) -> tuple[Level, dict[str, bytes]]:
+        """The level's plan, and the sections with its code."""
         tell("weights", 0.2)
-        self._find_arrays()
-        tell("kernels", 0.3)
-        funcs, kernel_of = self._lowered()
-        objects = compile_objects(funcs, self.level.target, lambda n: tell("kernels", 0.3 + 0.7 * n / len(funcs)))
-        code, kernels = b"", []
-        for func, made in zip(funcs, objects, strict=True):
-            kernels.append(_kernel_spec(func, made, len(code)))
-            code += made.code + bytes(-len(made.code) % 64)
-        steps = tuple(
-            Step(kernel_of[node], tuple(self._ref(e) for e in (*node.inputs, *node.outputs)),
-                 tuple(symbol(s) for s in kernels[kernel_of[node]].sizes))
-            for node in self.memory.steps
-        )  # fmt: skip
-        copies = tuple(Copy(i, ref) for i, ref in self._elsewhere())
-        level = Level(self.level.name, self.level.target.triple, self.level.features, section, tuple(kernels), steps,
-                      copies, self.memory.arena_bytes, tuple(self._weights))  # fmt: skip
-        return level, code
+        self._find_arrays(self.graph, "")
+        first_output = 1 + len(self._inputs)
+        bases = {v: 1 + i for i, v in enumerate(self._inputs)}
+        first_weight = first_output + len(self.graph.outputs)
+        if self._later:
+            bases.update((v, first_weight + i) for i, v in enumerate(self._prepared))
+            first_weight += len(self._prepared)
 
-    def _refuse_foreign(self) -> None:
-        """NotCompilable with all steps that are no kernels of this CPU."""
-        foreign = []
-        for node in self.memory.steps:
-            if device_of(node) != CPU:
-                foreign.append(f"{node.name} runs on {device_of(node)}")
-            elif node.op.name != "group":
-                foreign.append(f"{node.op.name} ({node.name}{', ' + node.source if node.source else ''})")
-        if foreign:
-            raise NotCompilable(f"an artifact holds code of the CPU only; this has none: {'; '.join(foreign)}")
+        def base_of(node: Node) -> int:
+            return bases[node] if node in bases else first_weight + self._weight(node)
 
-    def _find_arrays(self) -> None:
+        main, code = build_stage(self.graph, self.level.target, f"code{number}", "k", first_output, base_of,
+                                 lambda done, all_: tell("kernels", 0.3 + 0.6 * done / all_))  # fmt: skip
+        sections, prepare, sizes = {main.code: code}, None, ()
+        if self._later and self._early is not None:
+            self._find_arrays(self._early, "prepare.")
+            count = len(self._prepared)
+            prepare, code = build_stage(self._early, self.level.target, f"prepare{number}", "p", 1,
+                                        lambda node: 1 + count + self._weight(node),
+                                        lambda done, all_: tell("kernels", 0.9 + 0.1 * done / all_))  # fmt: skip
+            sections[prepare.code] = code
+            sizes = tuple(evaluate(numel(v[0].type.shape), {}) * v[0].type.dtype.bytes for v in self._prepared)
+        return Level(self.level.name, self.level.target.triple, self.level.features, main, prepare, sizes,
+                     tuple(self._weights)), sections  # fmt: skip
+
+    def _find_arrays(self, graph: Graph, prefix: str) -> None:
         """The arrays of what is no input: parameters, prepared values, constants."""
-        for v in self.graph.inputs:
+        for v in graph.inputs:
             if v.attrs["kind"] == "param":
                 self._arrays[v] = (v.name, self._params[v.name])
-        for i, n in enumerate(n for n in self.graph.nodes if n.is_constant):
-            self._arrays[n] = (f"constant.{i}", np.array(n.attrs["value"], order="C"))
-        early: Graph | None = self.graph.attrs.get("prepare")
-        new = [v for v in self.graph.inputs if v.attrs["kind"] == "prepared"]
-        if early is None or not new:
-            return
-        for i, (v, array) in enumerate(zip(new, prepare(early, self._params), strict=True)):
-            self._arrays[v] = (f"prepared.{i}", array)
+        for i, n in enumerate(n for n in graph.nodes if n.is_constant):
+            self._arrays[n] = (f"{prefix}constant.{i}", np.array(n.attrs["value"], order="C"))
+        if graph is self.graph and self._early is not None and self._prepared and not self._later:
+            for i, (v, array) in enumerate(zip(self._prepared, packed(self._early, self._params), strict=True)):
+                self._arrays[v] = (f"prepared.{i}", array)
 
-    def _lowered(self) -> tuple[list[PrimFunc], dict[Node, int]]:
-        """The distinct kernels, named by their ops, and the number of each node's."""
-        funcs: list[PrimFunc] = []
-        numbers: dict[tuple[object, ...], int] = {}
-        kernel_of: dict[Node, int] = {}
-        for call in group_calls(self.graph):
-            key = call.key
-            if key not in numbers:
-                numbers[key] = len(funcs)
-                funcs.append(lower_group(call.node.attrs["graph"], self.level.target, _kernel_name(len(funcs), call),
-                                         call.input_strides, call.output_strides))  # fmt: skip
-            kernel_of[call.node] = numbers[key]
-        return funcs, kernel_of
-
-    def _elsewhere(self) -> list[tuple[int, Ref]]:
-        """Outputs that no kernel writes where they are wanted."""
-        found = []
-        for i, entry in enumerate(self.graph.outputs):
-            ref = self._ref(entry)
-            if i in self.memory.copies or ref.base != 1 + len(self._inputs) + i:
-                found.append((i, ref))
-        return found
-
-    def _ref(self, entry: NodeEntry) -> Ref:
-        place, extra = self.memory.locate(entry)
-        offset = place.offset + extra
-        if place.kind == "arena":
-            return Ref(0, offset)
-        if place.kind == "output":
-            return Ref(1 + len(self._inputs) + place.index, offset)
-        node = self.memory.root(entry).node
-        if node in self._positions:
-            return Ref(1 + self._positions[node], offset)
+    def _weight(self, node: Node) -> int:
+        """Position among the level's weights."""
         wish, array = self._arrays[node]
         name = self.table.add(wish, array, node[0].type.dtype)
-        position = self._weights.setdefault(name, len(self._weights))
-        return Ref(1 + len(self._inputs) + len(self.graph.outputs) + position, offset)
-
-
-def _kernel_name(number: int, call: GroupCall) -> str:
-    """A C identifier that says what the kernel computes and does not depend on how often nodes were numbered."""
-    nodes = [n for n in call.node.attrs["graph"].nodes if not n.is_variable and not n.is_constant]
-    ops = "_".join(dict.fromkeys(re.sub(r"\W", "_", n.op.name) for n in nodes))
-    return f"k{number}_{ops[:60]}"
-
-
-def _kernel_spec(func: PrimFunc, made: KernelObject, start: int) -> KernelSpec:
-    workspace = func.workspace()
-    unknown = symbols(workspace) - set(func.symbols)
-    assert not unknown, f"{func.name} has a workspace in sizes that it is not given: {unknown}"
-    return KernelSpec(made.name, start, len(made.code), made.messages, len(func.params), func.symbols,
-                      workspace, made.parallel)  # fmt: skip
+        return self._weights.setdefault(name, len(self._weights))

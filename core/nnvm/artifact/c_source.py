@@ -16,11 +16,12 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from nnvm.artifact.c_text import EXAMPLE, HEADER, SOURCE
+from nnvm.artifact.c_text import EXAMPLE, HEADER, MAKE_READY, PREPARE, RUN, SOURCE, STAGE
 from nnvm.dim import Dim, numel
 from nnvm.runtime.artifact.container import Container
 from nnvm.runtime.artifact.module import read_spec
-from nnvm.runtime.artifact.plan import KernelSpec, Level, Ref, Spec, Step, TensorSpec
+from nnvm.runtime.artifact.plan import KernelSpec, Level, Ref, Spec, Stage, Step, TensorSpec
+from nnvm.runtime.memory import aligned
 from nnvm.target import Target
 
 __all__ = ["compiler", "export_c", "link_shared"]
@@ -37,14 +38,15 @@ def export_c(container: Container, folder: Path, level: str | None = None) -> li
     if name[0].isdigit():
         name = f"m{name}"
     weights = bytes(container.read("weights"))
-    code = bytes(container.read(chosen.code))
+    objects = [(k.name, bytes(code[k.start : k.start + k.size])) for stage in _stages(chosen)
+               for code in (container.read(stage.code),) for k in stage.kernels]  # fmt: skip
     writer = _Writer(name, spec, chosen, weights)
     folder.mkdir(parents=True, exist_ok=True)
     files: dict[str, bytes] = {
         f"{name}.h": writer.header().encode(),
         f"{name}.c": writer.source().encode(),
         "example.c": writer.example().encode(),
-        f"lib{name}_kernels.a": _archive(chosen.kernels, code),
+        f"lib{name}_kernels.a": _archive(objects),
         f"{name}.safetensors": weights,
     }
     for file, data in files.items():
@@ -97,29 +99,38 @@ class _Writer:
         self._sizes = list(spec.sizes)
         self._head = 8 + struct.unpack_from("<Q", weights)[0]
         self._entries = json.loads(weights[8 : self._head])
-        self._first_message: list[int] = []
-        self._messages: list[str] = []
-        for kernel in level.kernels:
-            self._first_message.append(len(self._messages))
-            self._messages += kernel.messages
+        self._prepared = [0]  # where each thing that is prepared begins, then the end
+        for nbytes in level.prepared:
+            self._prepared.append(self._prepared[-1] + aligned(nbytes))
 
     def header(self) -> str:
         return HEADER.format(name=self.name, guard=self.name.upper(), level=self.level.name,
                              triple=self.level.triple, inputs=_listed("inputs", self.spec.inputs),
                              outputs=_listed("outputs", self.spec.outputs), sizes=self._told_sizes(),
                              num_inputs=len(self.spec.inputs), num_outputs=len(self.spec.outputs),
-                             num_sizes=len(self._sizes))  # fmt: skip
+                             num_sizes=len(self._sizes),
+                             and_packs="" if self.level.prepare is None else " and packs a copy of them")  # fmt: skip
 
     def source(self) -> str:
+        level = self.level
         externs = "\n".join(f"extern int32_t {k.name}(void **, const int64_t *, void *, int64_t);"
-                            for k in self.level.kernels)  # fmt: skip
-        messages = "".join(f"    {_quoted(m)},\n" for m in self._messages)
+                            for stage in _stages(level) for k in stage.kernels)  # fmt: skip
+        all_messages = [m for stage in _stages(level) for k in stage.kernels for m in k.messages]
+        first, prepare, ready = len([m for k in level.main.kernels for m in k.messages]), "", ""
+        lasting = [*(f"model->prepared + {start}" for start in self._prepared[:-1]), *self._weights()]
+        if level.prepare is not None:
+            outputs = [(f"base[{1 + i}]", f"INT64_C({nbytes})") for i, nbytes in enumerate(level.prepared)]
+            prepare = self._stage(level.prepare, PREPARE, lasting, outputs, first) + "\n"
+            ready = MAKE_READY.format(bytes=self._prepared[-1] or 64)
+        outputs = [(f"outputs[{i}]", f"nnvm_output_bytes({i}, n)") for i in range(len(self.spec.outputs))]
+        bases = [f"(char *)inputs[{i}]" for i in range(len(self.spec.inputs))]
+        bases += [f"(char *)outputs[{i}]" for i in range(len(self.spec.outputs))]
         return SOURCE.format(
             name=self.name, externs=externs, weight_bytes=len(self.weights), head=self._head,
-            hash=_fnv1a(self.weights[: self._head]), messages=messages, num_messages=len(self._messages),
-            input_bytes=self._bytes_cases(self.spec.inputs), output_bytes=self._bytes_cases(self.spec.outputs),
-            arena=self._expr(self.level.arena), workspaces="\n".join(self._workspaces()), bases=self._bases(),
-            steps="\n".join(self._step(s) for s in self.level.steps), copies="\n".join(self._copies()),
+            hash=_fnv1a(self.weights[: self._head]), messages="".join(f"    {_quoted(m)},\n" for m in all_messages),
+            num_messages=len(all_messages), input_bytes=self._bytes_cases(self.spec.inputs),
+            output_bytes=self._bytes_cases(self.spec.outputs), prepare=prepare, make_ready=ready,
+            stages=self._stage(level.main, RUN, [*bases, *lasting], outputs, 0, "    (void)inputs;\n"),
         )  # fmt: skip
 
     def example(self) -> str:
@@ -133,35 +144,48 @@ class _Writer:
         told = ", ".join(f"{n} (axis {a} of {self.spec.inputs[p].name})" for n, (p, a) in self.spec.sizes.items())
         return f" * sizes: {_comment(told)}."
 
-    def _bases(self) -> str:
-        fixed = ["memory"]
-        fixed += [f"(char *)inputs[{i}]" for i in range(len(self.spec.inputs))]
-        fixed += [f"(char *)outputs[{i}]" for i in range(len(self.spec.outputs))]
-        fixed += [f"model->weights + {self._head + self._entries[w]['data_offsets'][0]}" for w in self.level.weights]
-        return ",\n        ".join(fixed)
+    def _weights(self) -> list[str]:
+        return [f"model->weights + {self._head + self._entries[w]['data_offsets'][0]}" for w in self.level.weights]
 
-    def _workspaces(self) -> list[str]:
+    def _stage(self, stage: Stage, head: str, bases: Sequence[str], outputs: Sequence[tuple[str, str]],
+               message: int, unused: str = "") -> str:  # fmt: skip
+        """A function that runs the stage.
+
+        Args:
+            head: the function's, without its brace.
+            bases: the table of bases, but for the arena.
+            outputs: address and bytes of each.
+            message: number of the first message of its kernels.
+            unused: lines that name parameters which may be unused.
+        """
+        first_message = []
+        for kernel in stage.kernels:
+            first_message.append(message)
+            message += len(kernel.messages)
+        steps = [self._step(s, stage.kernels[s.kernel], first_message[s.kernel]) for s in stage.steps]
+        copies = [f"    memcpy({outputs[c.output][0]}, {self._pointer(c.source)}, (size_t){outputs[c.output][1]});"
+                  for c in stage.copies]  # fmt: skip
+        return STAGE.format(head=head, unused=unused, arena=self._expr(stage.arena),
+                            bases=",\n        ".join(["memory", *bases]), steps="\n".join(steps),
+                            workspaces="\n".join(self._workspaces(stage)), copies="\n".join(copies))  # fmt: skip
+
+    def _workspaces(self, stage: Stage) -> list[str]:
         """One line for each distinct workspace of a step that needs one."""
         found: dict[str, None] = {}
-        for step in self.level.steps:
-            kernel = self.level.kernels[step.kernel]
+        for step in stage.steps:
+            kernel = stage.kernels[step.kernel]
             if kernel.workspace != 0:
                 local = dict(zip(kernel.sizes, step.sizes))
                 found[self._expr(kernel.workspace, {k: self._expr(v) for k, v in local.items()})] = None
         return [f"    work = max_of(work, {text});" for text in found]
 
-    def _step(self, step: Step) -> str:
-        kernel = self.level.kernels[step.kernel]
+    def _step(self, step: Step, kernel: KernelSpec, message: int) -> str:
         buffers = ", ".join(self._pointer(r) for r in step.buffers) or "0"
         sizes = ", ".join(self._expr(d) for d in step.sizes) or "0"
         return (f"    {{\n        void *b[] = {{{buffers}}};\n        const int64_t s[] = {{{sizes}}};\n"
                 f"        if ((code = {kernel.name}(b, s, workspace, threads)) != 0) {{\n"
-                f"            code += {self._first_message[step.kernel]};\n            goto done;\n        }}\n"
+                f"            code += {message};\n            goto done;\n        }}\n"
                 "    }")  # fmt: skip
-
-    def _copies(self) -> list[str]:
-        return [f"    memcpy(outputs[{c.output}], {self._pointer(c.source)}, (size_t)nnvm_output_bytes({c.output}, n));"
-                for c in self.level.copies]  # fmt: skip
 
     def _pointer(self, ref: Ref) -> str:
         return f"base[{ref.base}]" if ref.offset == 0 else f"base[{ref.base}] + {self._expr(ref.offset)}"
@@ -189,6 +213,10 @@ class _Writer:
         return f"{function}({a}, {b})"
 
 
+def _stages(level: Level) -> list[Stage]:
+    return [level.main] if level.prepare is None else [level.main, level.prepare]
+
+
 def _listed(what: str, tensors: Sequence[TensorSpec]) -> str:
     lines = [f" *   {i}: {_comment(t.name)}: {_comment(str(t))}" for i, t in enumerate(tensors)]
     return "\n".join([f" * {what}, contiguous arrays:", *lines])
@@ -213,12 +241,12 @@ def _fnv1a(data: bytes) -> str:
     return f"UINT64_C(0x{value:016x})"
 
 
-def _archive(kernels: Sequence[KernelSpec], code: bytes) -> bytes:
-    """A static library (System V ar with its index) of the kernels' objects."""
-    members = [code[k.start : k.start + k.size] for k in kernels]
-    names = b"".join(k.name.encode() + b"\0" for k in kernels)
+def _archive(objects: Sequence[tuple[str, bytes]]) -> bytes:
+    """A static library (System V ar with its index) of objects, each with the one symbol that it defines."""
+    members = [data for _, data in objects]
+    names = b"".join(name.encode() + b"\0" for name, _ in objects)
     names += b"\0" * (len(names) % 2)
-    index_size = 4 + 4 * len(kernels) + len(names)
+    index_size = 4 + 4 * len(objects) + len(names)
     at, starts = 8 + 60 + index_size, []
     for data in members:
         starts.append(at)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["EXAMPLE", "HEADER", "SOURCE"]
+__all__ = ["EXAMPLE", "HEADER", "MAKE_READY", "PREPARE", "RUN", "SOURCE", "STAGE"]
 
 HEADER = """\
 /* {name}: a model compiled by nnvm for {level} ({triple}).
@@ -28,7 +28,7 @@ enum {{ NNVM_INPUTS = {num_inputs}, NNVM_OUTPUTS = {num_outputs}, NNVM_SIZES = {
 
 typedef struct nnvm_model nnvm_model;
 
-/* Maps the weights ({name}.safetensors). NULL where the file cannot be read or belongs to another model. */
+/* Maps the weights ({name}.safetensors){and_packs}. NULL where the file cannot be read or belongs to another model. */
 nnvm_model *nnvm_create(const char *weights);
 
 /* Runs the model; several threads may at once. 0, or a code that nnvm_message explains: then outputs are undefined. */
@@ -67,6 +67,7 @@ SOURCE = """\
 
 struct nnvm_model {{
     char *weights;
+    char *prepared;
 }};
 
 static inline int64_t max_of(int64_t a, int64_t b) {{ return a > b ? a : b; }}
@@ -135,7 +136,7 @@ static int is_ours(const unsigned char *data) {{
     return hash == {hash};
 }}
 
-nnvm_model *nnvm_create(const char *weights) {{
+{prepare}nnvm_model *nnvm_create(const char *weights) {{
     int file = open(weights, O_RDONLY);
     struct stat status;
     void *data = MAP_FAILED;
@@ -144,29 +145,34 @@ nnvm_model *nnvm_create(const char *weights) {{
         data = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_PRIVATE, file, 0);
     close(file);
     if (data == MAP_FAILED) return NULL;
-    nnvm_model *model = is_ours(data) ? malloc(sizeof *model) : NULL;
-    if (model == NULL)
+    nnvm_model *model = is_ours(data) ? calloc(1, sizeof *model) : NULL;
+    if (model == NULL) {{
         munmap(data, (size_t)INT64_C({weight_bytes}));
-    else
-        model->weights = data;
-    return model;
+        return NULL;
+    }}
+    model->weights = data;
+{make_ready}    return model;
 }}
 
 void nnvm_destroy(nnvm_model *model) {{
     if (model == NULL) return;
     munmap(model->weights, (size_t)INT64_C({weight_bytes}));
+    free(model->prepared);
     free(model);
 }}
 
-int32_t nnvm_run(const nnvm_model *model, const void *const *inputs, void *const *outputs, const int64_t *n) {{
+{stages}"""
+
+#: Of a stage: `{head}` is the function's, `{outputs}` its outputs.
+STAGE = """\
+{head} {{
     int64_t threads = 1, work = 0;
     int64_t arena = ({arena} + 63) / 64 * 64;
     int32_t code = 0;
     void *whole = NULL;
     (void)n;
     (void)model;
-    (void)inputs;
-#ifdef _OPENMP
+{unused}#ifdef _OPENMP
     threads = omp_get_max_threads();
 #endif
 {workspaces}
@@ -186,6 +192,23 @@ done:
     free(whole);
     return code;
 }}
+"""
+
+RUN = """\
+int32_t nnvm_run(const nnvm_model *model, const void *const *inputs, void *const *outputs, const int64_t *n)"""
+
+PREPARE = """\
+/* Lays out the weights for this processor. */
+static int32_t prepare(nnvm_model *model, const int64_t *n)"""
+
+#: In nnvm_create.
+MAKE_READY = """\
+    void *room = NULL;
+    if (posix_memalign(&room, 64, (size_t)INT64_C({bytes})) == 0) model->prepared = room;
+    if (room == NULL || prepare(model, NULL) != 0) {{
+        nnvm_destroy(model);
+        return NULL;
+    }}
 """
 
 EXAMPLE = """\

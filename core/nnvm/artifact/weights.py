@@ -1,7 +1,7 @@
 """The tensors that an artifact holds: parameters as they are read, prepared ones, constants; equal ones once.
 
-Levels lay out packed weights by their vector width, so the file has one copy for each layout; what two levels read in
-the same way (biases, embeddings, scales, weights that are not packed) they share.
+Levels lay out packed weights by their vector width, so a file with packed weights has one copy for each layout; what
+two levels read in the same way (biases, embeddings, scales, weights that are not packed) they share.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nnvm.graph.types import TensorType
 from nnvm.runtime.graph_runtime import run_prepare
 from nnvm.target import Target
 
-__all__ = ["WeightTable", "fitting", "prepare"]
+__all__ = ["WeightTable", "fitting", "packed"]
 
 Array = np.ndarray[Any, Any]
 
@@ -52,7 +52,7 @@ class WeightTable:
         return sum(array.nbytes for array, _ in self.tensors.values())
 
 
-def prepare(graph: Graph, params: Mapping[str, Array]) -> list[Array]:
+def packed(graph: Graph, params: Mapping[str, Array]) -> list[Array]:
     """What depends on parameters only, in the order of the graph's outputs.
 
     It is computed with code for the least level of this architecture, whatever the artifact's target is: so the values

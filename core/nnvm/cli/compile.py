@@ -35,8 +35,9 @@ MODEL is one of
                      a model that PyTorch builds, as for `nnvm bench` (see there)
 
 Without --target the file runs on every x86-64 with SSE4.2 (x86-64-v2), with better code for AVX2 (x86-64-v3) and
-AVX-512 (x86-64-v4); the best one is picked when it is loaded. Weights that are packed for a vector width are stored
-once a width: a single --target gives the smallest file.
+AVX-512 (x86-64-v4); the best one is picked when it is loaded. Such a file holds the weights once, as they are, and each
+process packs them for its vectors before the first call. With one --target they are packed in the file, and processes
+share them; --weights chooses.
 
 examples
   nnvm compile model.onnx -o model.nnvm
@@ -62,6 +63,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--params", metavar="FILE", help="weights by name: an .npz or .safetensors file, or NNVM's or MXNet's .params"
     )
     add_model_arguments(parser)
+    parser.add_argument(
+        "--weights", choices=("auto", "packed", "original"), default="auto",
+        help="packed: for each target, read from the file in place; original: once, and packed before the first call; "
+        "auto: packed for one target, original for several (auto)",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="say what was written as JSON")
 
 
@@ -95,7 +101,7 @@ def _compile(args: argparse.Namespace, progress: Callable[[str, float], None]) -
         raise CliError(f"no folder {folder} to write {args.output} to")
     try:
         return compile_artifact(graph, params, args.output, levels, name=model.name, opt_level=args.opt_level,
-                                output_names=model.output_names, progress=progress)  # fmt: skip
+                                output_names=model.output_names, weights=args.weights, progress=progress)  # fmt: skip
     except NotCompilable as error:
         more = "; --params FILE.npz gives them" if "no values" in str(error) else ""
         raise CliError(f"{args.model}: {error}{more}", status=1) from error

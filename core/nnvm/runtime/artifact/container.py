@@ -23,7 +23,7 @@ from nnvm.atomic_write import atomic_write
 
 __all__ = ["VERSION", "ArtifactError", "Container", "write_container"]
 
-VERSION = 1
+VERSION = 2
 #: Not text in any encoding, and damaged by whatever changes line ends.
 MAGIC = b"\x89NNVM\r\n\x1a"
 MAX_SECTIONS = 256
@@ -55,7 +55,8 @@ class Container:
             size = os.fstat(file.fileno()).st_size
             if size < _HEAD.size:
                 raise self.error(f"it has {size} bytes, fewer than an artifact's header")
-            self._data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            self._mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._data = memoryview(self._mapped)
         self._sections = self._table()
 
     def error(self, why: str) -> ArtifactError:
@@ -76,6 +77,14 @@ class Container:
         if verify and hashlib.sha256(data).digest() != section.digest:
             raise self.error(f"its section {name!r} is damaged (the checksum differs); make the file again")
         return data
+
+    def forget(self, name: str) -> None:
+        """Lets the system have the memory of a section that was read; what is read of it again comes from the file."""
+        section = self._section(name)
+        start = -(-section.start // mmap.PAGESIZE) * mmap.PAGESIZE
+        size = section.start + section.size - start
+        if size > 0 and hasattr(mmap, "MADV_DONTNEED"):
+            self._mapped.madvise(mmap.MADV_DONTNEED, start, size)
 
     def _section(self, name: str) -> _Section:
         if name not in self._sections:

@@ -10,7 +10,6 @@ import ctypes
 import hashlib
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,10 +20,11 @@ from nnvm.dim import SymDim, evaluate
 from nnvm.dtype import U8
 from nnvm.runtime import openmp
 from nnvm.runtime.artifact.container import ArtifactError, Container
-from nnvm.runtime.artifact.plan import KernelSpec, Level, Ref, Spec, TensorSpec, load_spec
+from nnvm.runtime.artifact.plan import KernelSpec, Level, Spec, Stage, TensorSpec, load_spec
 from nnvm.runtime.artifact.tensors import read_tensors
+from nnvm.runtime.instances import ArenaPool, Instances
 from nnvm.runtime.llvm_jit import Kernel, LoadedCode
-from nnvm.runtime.memory import ALIGNMENT, NumpyMemory
+from nnvm.runtime.memory import NumpyMemory, aligned
 from nnvm.runtime.program import Program
 from nnvm.target import Target
 from nnvm.te.expr import Buffer
@@ -32,17 +32,15 @@ from nnvm.te.expr import Buffer
 __all__ = ["ArtifactError", "Module", "load", "read_spec"]
 
 Array = np.ndarray[Any, Any]
-_Shapes = tuple[tuple[int, ...], ...]
-#: Shapes of the inputs of which a module keeps programs and arenas.
-MAX_INSTANCES = 64
 
 
 def load(path: str | os.PathLike[str], *, level: str | None = None, verify: bool = True) -> Module:
     """The model in a file that ``nnvm compile`` wrote, for this processor.
 
     The file is mapped into memory and code is linked, nothing is compiled. Code and plan are checked against their
-    checksums now, weights before the first run. Replace the file, as ``nnvm compile`` does, rather than write to it
-    while a module uses it.
+    checksums now, weights before the first run; weights that the file holds as they are (``nnvm compile --weights
+    original``, and by default where it has code for several processors) are packed then. Replace the file, as ``nnvm
+    compile`` does, rather than write to it while a module uses it.
 
     Args:
         level: name of the code to use, as ``x86-64-v2``; by default the last of the file's that this processor runs.
@@ -84,16 +82,13 @@ class Module:
         self._sizes = spec.sizes
         self._positions = {t.name: i for i, t in enumerate(self.inputs)}
         self._digests = spec.digests
-        self._verify = verify
+        self._verify, self._ready = verify, False
         self._lock = threading.Lock()
-        self._instances: OrderedDict[_Shapes, _Instance] = OrderedDict()  # by the shapes of the inputs
+        self._instances: Instances[_Instance] = Instances()  # by the shapes of the inputs
         self._weights = self._open_weights()
-        self._kernels = _link(container, self._level)
+        self._code = _Code(container, self._level.main)
         self._first_output = 1 + len(self.inputs)
-        first_weight = self._first_output + len(self.outputs)
-        self._template = (ctypes.c_int64 * (first_weight + len(self._weights)))()
-        for i, array in enumerate(self._weights):
-            self._template[first_weight + i] = array.ctypes.data
+        self._template = self._bases(self._first_output + len(self.outputs), [])
 
     def __repr__(self) -> str:
         shown = [", ".join(f"{t.name}: {t}" for t in side) for side in (self.inputs, self.outputs)]
@@ -117,24 +112,15 @@ class Module:
         """
         arrays = self._arrays({**inputs, **named} if inputs else named)
         instance = self._instance(arrays)
-        if self._verify:
-            self._verify_weights()
+        if not self._ready:
+            self._make_ready()
         bases = (ctypes.c_int64 * len(self._template)).from_buffer_copy(self._template)
         for i, array in enumerate(arrays):
             bases[1 + i] = array.ctypes.data
         outputs = [np.empty(shape, dtype) for shape, dtype in instance.outputs]
         for i, array in enumerate(outputs):
             bases[self._first_output + i] = array.ctypes.data
-        threads = openmp.max_threads() if instance.parallel else 1
-        arena = self._take_arena(instance, threads)
-        bases[0] = arena.address
-        try:
-            instance.program.run(bases, arena.address + instance.arena_bytes, threads)
-            for output, ref, offset in instance.copies:
-                target = outputs[output]
-                ctypes.memmove(target.ctypes.data, bases[ref.base] + offset, target.nbytes)
-        finally:
-            instance.arenas.append(arena)
+        instance.stage.run(bases, [(array.ctypes.data, array.nbytes) for array in outputs])
         return {t.name: array for t, array in zip(self.outputs, outputs)}
 
     __call__ = run
@@ -170,57 +156,19 @@ class Module:
     # -- what a call runs
 
     def _instance(self, arrays: Sequence[Array]) -> _Instance:
-        key = tuple(array.shape for array in arrays)
-        found = self._instances.get(key)
-        if found is not None:
-            return found
+        return self._instances.get(tuple(array.shape for array in arrays), lambda: self._instantiate(arrays))
+
+    def _instantiate(self, arrays: Sequence[Array]) -> _Instance:
         env = self._bound(arrays)
-        with self._lock:
-            if key not in self._instances:
-                self._instances[key] = self._instantiate(env)
-                while len(self._instances) > MAX_INSTANCES:
-                    self._instances.popitem(last=False)
-            return self._instances[key]
-
-    def _instantiate(self, env: Mapping[str, int]) -> _Instance:
-        level = self._level
-        try:
-            calls, workspace = [], 0
-            for step in level.steps:
-                kernel = self._kernels[step.kernel]
-                sizes = [evaluate(d, env) for d in step.sizes]
-                calls.append((kernel, [(r.base, evaluate(r.offset, env)) for r in step.buffers], sizes))
-                workspace = max(workspace, evaluate(kernel.workspace, dict(zip(kernel.symbols, sizes))))
-            copies = [(c.output, c.source, evaluate(c.source.offset, env)) for c in level.copies]
-            outputs = [(tuple(evaluate(d, env) for d in t.shape), t.dtype.numpy) for t in self.outputs]
-            arena = evaluate(level.arena, env)
-            used = {step.kernel for step in level.steps}
-        except ArithmeticError as error:
-            raise self._container.error(f"a size of its plan has no value ({error})") from error
-        if arena < 0 or workspace < 0 or any(n < 0 for shape, _ in outputs for n in shape):
+        stage = self._code.instance(env)
+        shapes = [tuple(evaluate(d, env) for d in t.shape) for t in self.outputs]
+        if any(n < 0 for shape in shapes for n in shape):
             raise self._container.error("a size of its plan is negative")
-        return _Instance(Program(calls), _aligned(arena), _aligned(workspace), outputs, copies,
-                         any(level.kernels[k].parallel for k in used), [])  # fmt: skip
-
-    def _take_arena(self, instance: _Instance, threads: int) -> _Arena:
-        while instance.arenas:
-            try:
-                arena = instance.arenas.pop()
-            except IndexError:  # another thread took it
-                break
-            if arena.threads >= threads:
-                return arena
-        size = instance.arena_bytes + instance.workspace_bytes * threads + ALIGNMENT
-        try:
-            made: Array = NumpyMemory().arena(size)
-        except (MemoryError, ValueError) as error:
-            raise MemoryError(f"{self.name} needs {size} bytes for a call, which cannot be had") from error
-        return _Arena(threads, made, made.ctypes.data)
+        return _Instance(stage, [(shape, t.dtype.numpy) for shape, t in zip(shapes, self.outputs)])
 
     def release(self) -> None:
         """Frees the memory that is kept for calls to come."""
-        with self._lock:
-            self._instances.clear()
+        self._instances.clear()
 
     # -- weights
 
@@ -235,41 +183,103 @@ class Module:
         except ValueError as error:
             raise self._container.error(str(error)) from error
 
-    def _verify_weights(self) -> None:
+    def _bases(self, prepared_at: int, prepared: Sequence[int]) -> Any:
+        """A table of bases with what lasts: addresses of what was prepared, then of the weights."""
+        lasting = [*(prepared or [0] * len(self._level.prepared)), *(array.ctypes.data for array in self._weights)]
+        bases = (ctypes.c_int64 * (prepared_at + len(lasting)))()
+        bases[prepared_at:] = lasting
+        return bases
+
+    def _make_ready(self) -> None:
+        """Before the first call: checks the weights and prepares what is to be prepared."""
         with self._lock:
-            if not self._verify:
+            if self._ready:
                 return
-            for name, array in zip(self._level.weights, self._weights):
-                if hashlib.sha256(array.reshape(-1).view(np.uint8).data).hexdigest() != self._digests[name]:
-                    raise self._container.error(f"its section 'weights' is damaged (the checksum of {name!r} differs); "
-                                                "make the file again")  # fmt: skip
-            self._verify = False
+            if self._verify:
+                self._verify_weights()
+            if self._level.prepare is not None:
+                self._template = self._bases(self._first_output + len(self.outputs), self._prepare(self._level.prepare))
+            self._ready = True
+
+    def _prepare(self, plan: Stage) -> list[int]:
+        """Addresses of what the level prepares; `_prepared` keeps the memory."""
+        starts, size = [], 0
+        for nbytes in self._level.prepared:
+            starts.append(size)
+            size += aligned(nbytes)
+        try:
+            self._prepared: Array = NumpyMemory().arena(size)
+        except (MemoryError, ValueError) as error:
+            raise MemoryError(f"the weights of {self.name} take {size} bytes, which cannot be had") from error
+        addresses = [self._prepared.ctypes.data + start for start in starts]
+        stage = _Code(self._container, plan).instance({})
+        stage.run(self._bases(1, addresses), list(zip(addresses, self._level.prepared)))
+        self._container.forget("weights")  # what only this read; the rest is read again where a call needs it
+        return addresses
+
+    def _verify_weights(self) -> None:
+        for name, array in zip(self._level.weights, self._weights):
+            if hashlib.sha256(array.reshape(-1).view(np.uint8).data).hexdigest() != self._digests[name]:
+                raise self._container.error(f"its section 'weights' is damaged (the checksum of {name!r} differs); "
+                                            "make the file again")  # fmt: skip
 
 
 @dataclass
 class _Instance:
-    """A level with every size known. List operations on `arenas` are atomic."""
+    """A model with every size known."""
+
+    stage: _StageInstance
+    outputs: list[tuple[tuple[int, ...], Any]]  # (shape, numpy's element type)
+
+
+class _Code:
+    """A stage whose code is loaded."""
+
+    def __init__(self, container: Container, stage: Stage) -> None:
+        self._container, self._stage = container, stage
+        self._kernels = _link(container, stage)
+
+    def instance(self, env: Mapping[str, int]) -> _StageInstance:
+        """The stage with these sizes; ArtifactError where a size of its plan is none."""
+        stage = self._stage
+        try:
+            calls, workspace = [], 0
+            for step in stage.steps:
+                kernel = self._kernels[step.kernel]
+                sizes = [evaluate(d, env) for d in step.sizes]
+                calls.append((kernel, [(r.base, evaluate(r.offset, env)) for r in step.buffers], sizes))
+                workspace = max(workspace, evaluate(kernel.workspace, dict(zip(kernel.symbols, sizes))))
+            copies = [(c.output, c.source.base, evaluate(c.source.offset, env)) for c in stage.copies]
+            arena = evaluate(stage.arena, env)
+        except ArithmeticError as error:
+            raise self._container.error(f"a size of its plan has no value ({error})") from error
+        if arena < 0 or workspace < 0:
+            raise self._container.error("a size of its plan is negative")
+        parallel = any(stage.kernels[step.kernel].parallel for step in stage.steps)
+        return _StageInstance(Program(calls), ArenaPool(NumpyMemory(), arena, workspace), copies, parallel)
+
+
+@dataclass
+class _StageInstance:
+    """A stage with every size known."""
 
     program: Program
-    arena_bytes: int
-    workspace_bytes: int  # of one thread
-    outputs: list[tuple[tuple[int, ...], Any]]  # (shape, numpy's element type)
-    copies: list[tuple[int, Ref, int]]
+    arenas: ArenaPool
+    copies: list[tuple[int, int, int]]  # (output, base, offset)
     parallel: bool
-    arenas: list[_Arena]  # those that are free
 
-
-@dataclass(frozen=True)
-class _Arena:
-    """Memory of one call, with room for so many threads' workspaces."""
-
-    threads: int
-    memory: Array
-    address: int
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+    def run(self, bases: Any, outputs: Sequence[tuple[int, int]]) -> None:
+        """`bases`: all but the arena; `outputs`: address and bytes of each."""
+        threads = openmp.max_threads() if self.parallel else 1
+        arena = self.arenas.take(threads)
+        bases[0] = arena.address
+        try:
+            self.program.run(bases, arena.workspace, threads)
+            for output, base, offset in self.copies:
+                address, nbytes = outputs[output]
+                ctypes.memmove(address, bases[base] + offset, nbytes)
+        finally:
+            self.arenas.give(arena)
 
 
 def _choose(container: Container, levels: Sequence[Level], wanted: str | None) -> Level:
@@ -304,20 +314,20 @@ def _platform(triple: str) -> tuple[str, str]:
     return {"arm64": "aarch64", "amd64": "x86_64"}.get(arch, arch), system
 
 
-def _link(container: Container, level: Level) -> list[Kernel]:
-    """The level's kernels, loaded into the process."""
-    code = container.read(level.code)
-    if any(k.start + k.size > len(code) for k in level.kernels):
+def _link(container: Container, stage: Stage) -> list[Kernel]:
+    """The stage's kernels, loaded into the process."""
+    code = container.read(stage.code)
+    if any(k.start + k.size > len(code) for k in stage.kernels):
         raise container.error("its plan is damaged: a kernel lies outside the code")
-    if not level.kernels:
+    if not stage.kernels:
         return []
-    imports = {"nnvm_parallel": openmp.pool.address} if any(k.parallel for k in level.kernels) else {}
-    objects = [bytes(code[k.start : k.start + k.size]) for k in level.kernels]
+    imports = {"nnvm_parallel": openmp.pool.address} if any(k.parallel for k in stage.kernels) else {}
+    objects = [bytes(code[k.start : k.start + k.size]) for k in stage.kernels]
     try:
-        loaded = LoadedCode(objects, [k.name for k in level.kernels], imports)
+        loaded = LoadedCode(objects, [k.name for k in stage.kernels], imports)
     except RuntimeError as error:
-        raise container.error(f"its code for {level.name} cannot be linked: {error}") from error
-    return [_kernel(k, loaded) for k in level.kernels]
+        raise container.error(f"its section {stage.code!r} cannot be linked: {error}") from error
+    return [_kernel(k, loaded) for k in stage.kernels]
 
 
 def _kernel(k: KernelSpec, loaded: LoadedCode) -> Kernel:

@@ -1,7 +1,9 @@
 """What an artifact says of itself and of how to run: data, written as JSON and checked when it is read.
 
 Sizes are numbers, or sums ``[[coefficient, atom, ...], ...]`` where an atom is a name or ``[operation, size, size]``.
-The memory of a call is a table of base addresses: the arena, the model's inputs, its outputs, then the level's weights.
+The memory of a call is a table of base addresses: the arena, the model's inputs, its outputs, what was prepared, then
+the level's weights. A level may have a stage that prepares weights for it, once, before the first call (packs them for
+the width of its vectors): the table of that one is its arena, what it prepares, then the weights.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any
 from nnvm.dim import Dim, SymDim, dim_max, dim_min, symbol, symbols
 from nnvm.dtype import DType, dtype
 
-__all__ = ["Copy", "KernelSpec", "Level", "Ref", "Spec", "Step", "TensorSpec", "dump_spec", "load_spec"]
+__all__ = ["Copy", "KernelSpec", "Level", "Ref", "Spec", "Stage", "Step", "TensorSpec", "dump_spec", "load_spec"]
 
 _LARGEST = 1 << 62
 _DEEPEST = 40
@@ -48,7 +50,7 @@ class Ref:
 
 @dataclass(frozen=True)
 class KernelSpec:
-    """A kernel in the level's code.
+    """A kernel in a stage's code.
 
     Attributes:
         name: its symbol.
@@ -88,6 +90,22 @@ class Copy:
 
 
 @dataclass(frozen=True)
+class Stage:
+    """Calls of kernels, one after the other.
+
+    Attributes:
+        code: name of the section with the kernels' objects.
+        arena: bytes of activations.
+    """
+
+    code: str
+    kernels: tuple[KernelSpec, ...]
+    steps: tuple[Step, ...]
+    copies: tuple[Copy, ...]
+    arena: Dim
+
+
+@dataclass(frozen=True)
 class Level:
     """The model for one kind of processor.
 
@@ -95,19 +113,18 @@ class Level:
         name: of the processor or level, as ``x86-64-v3``.
         triple: LLVM's target triple.
         features: all that a processor must have, in LLVM's names.
-        code: name of the section with its objects.
-        arena: bytes of activations.
-        weights: names of the tensors that it reads, in the order of their bases.
+        main: what a call runs.
+        prepare: what runs once, before the first call; None where nothing is to be prepared.
+        prepared: bytes of each thing that it makes, in the order of their bases.
+        weights: names of the tensors that both stages read, in the order of their bases.
     """
 
     name: str
     triple: str
     features: tuple[str, ...]
-    code: str
-    kernels: tuple[KernelSpec, ...]
-    steps: tuple[Step, ...]
-    copies: tuple[Copy, ...]
-    arena: Dim
+    main: Stage
+    prepare: Stage | None
+    prepared: tuple[int, ...]
     weights: tuple[str, ...]
 
 
@@ -184,9 +201,14 @@ def _tensor(d: Any) -> TensorSpec:
 
 
 def _level(d: Any) -> Level:
-    return Level(_text(d["name"]), _text(d["triple"]), _several(d["features"], _text), _text(d["code"]),
-                 _several(d["kernels"], _kernel), _several(d["steps"], _step), _several(d["copies"], _copy),
-                 _dim(d["arena"]), _several(d["weights"], _text))  # fmt: skip
+    prepare = None if d["prepare"] is None else _stage(d["prepare"])
+    return Level(_text(d["name"]), _text(d["triple"]), _several(d["features"], _text), _stage(d["main"]), prepare,
+                 _several(d["prepared"], _count), _several(d["weights"], _text))  # fmt: skip
+
+
+def _stage(d: Any) -> Stage:
+    return Stage(_text(d["code"]), _several(d["kernels"], _kernel), _several(d["steps"], _step),
+                 _several(d["copies"], _copy), _dim(d["arena"]))  # fmt: skip
 
 
 def _kernel(d: Any) -> KernelSpec:
@@ -283,27 +305,30 @@ def _check(spec: Spec) -> None:
     if not spec.levels:
         raise ValueError("its plan is damaged: it has no code")
     for level in spec.levels:
-        _check_level(level, known, 1 + len(spec.inputs) + len(spec.outputs), len(spec.inputs), len(spec.outputs))
+        lasting = len(level.prepared) + len(level.weights)
+        _check_stage(level.main, known, 1 + len(spec.inputs) + len(spec.outputs) + lasting, len(spec.outputs))
+        if level.prepare is not None:
+            _check_stage(level.prepare, (), 1 + lasting, len(level.prepared))
+        elif level.prepared:
+            raise ValueError("its plan is damaged: nothing prepares its weights")
 
 
-def _check_level(level: Level, known: Collection[str], fixed: int, inputs: int, outputs: int) -> None:
-    bases = fixed + len(level.weights)
-    refs = [(r, True) for s in level.steps for r in s.buffers] + [(c.source, False) for c in level.copies]
-    _know(known, level.arena)
-    for ref, _ in refs:
+def _check_stage(stage: Stage, known: Collection[str], bases: int, outputs: int) -> None:
+    _know(known, stage.arena)
+    for ref in [*(r for s in stage.steps for r in s.buffers), *(c.source for c in stage.copies)]:
         _know(known, ref.offset)
         if ref.base >= bases:
             raise ValueError(f"its plan is damaged: there is no memory {ref.base} of {bases}")
-    for step in level.steps:
-        if step.kernel >= len(level.kernels):
+    for step in stage.steps:
+        if step.kernel >= len(stage.kernels):
             raise ValueError(f"its plan is damaged: there is no kernel {step.kernel}")
-        kernel = level.kernels[step.kernel]
+        kernel = stage.kernels[step.kernel]
         if len(step.buffers) != kernel.buffers or len(step.sizes) != len(kernel.sizes):
             raise ValueError(f"its plan is damaged: {kernel.name} is called with other buffers than it takes")
         _know(known, *step.sizes)
-    for kernel in level.kernels:
+    for kernel in stage.kernels:
         _know(kernel.sizes, kernel.workspace)
-    if any(c.output >= outputs for c in level.copies):
+    if any(c.output >= outputs for c in stage.copies):
         raise ValueError("its plan is damaged: a copy goes to no output")
 
 
