@@ -20,7 +20,7 @@ import torch
 from nnvm.graph import Graph, NodeEntry, topological
 from nnvm.graph.structural import structural_key
 from nnvm.runtime.executor import Executor, Plan
-from nnvm.runtime.llvm_jit import load_ir
+from nnvm.runtime.loaded_code import load_ir
 from nnvm_torch.tensors import TorchMemory
 
 __all__ = ["Prepared", "Weights", "drop_prepared", "prepared_bytes"]

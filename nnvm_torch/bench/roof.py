@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from nnvm.runtime.llvm_jit import load_ir
+from nnvm.runtime.loaded_code import load_ir
 from nnvm.target import Target
 
 __all__ = ["MeasuredRoof", "measure_roof"]

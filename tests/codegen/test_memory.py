@@ -10,7 +10,8 @@ import pytest
 
 from nnvm.dim import symbol
 from nnvm.dtype import BOOL, F16, F32, F64, I8, I32, I64, U8, DType, dtype
-from nnvm.runtime.llvm_jit import KernelError, KernelIndexError, compile_funcs
+from nnvm.kernel_error import KernelError, KernelIndexError
+from nnvm.runtime.llvm_jit import compile_funcs
 from nnvm.te.expr import (
     Binary,
     Broadcast,

@@ -27,7 +27,8 @@ from nnvm.dtype import (
     dtype,
     f32_to_bf16,
 )
-from nnvm.runtime.llvm_jit import KernelZeroDivisionError, compile_funcs
+from nnvm.kernel_error import KernelZeroDivisionError
+from nnvm.runtime.llvm_jit import compile_funcs
 from nnvm.te.expr import (
     ARITHMETIC,
     BITWISE,

@@ -9,8 +9,8 @@ from nnvm.compiler.build import BuildOptions, compile_graph
 from nnvm.dim import symbol
 from nnvm.dtype import F32, I64
 from nnvm.graph import Graph, OpPattern, TensorType, apply, constant, register, variable
+from nnvm.kernel_error import KernelError
 from nnvm.runtime.executor import Executor
-from nnvm.runtime.llvm_jit import KernelError
 from nnvm.runtime.memory import NumpyMemory
 
 register(

@@ -12,16 +12,9 @@ import pytest
 from nnvm import config
 from nnvm.dim import symbol
 from nnvm.dtype import F32, I32
+from nnvm.kernel_error import KernelError, KernelIndexError, KernelZeroDivisionError, failure
 from nnvm.runtime import llvm_jit
-from nnvm.runtime.llvm_jit import (
-    Kernel,
-    KernelError,
-    KernelIndexError,
-    KernelZeroDivisionError,
-    assembly,
-    compile_funcs,
-    failure,
-)
+from nnvm.runtime.llvm_jit import Kernel, assembly, compile_funcs
 from nnvm.target import Target
 from nnvm.te.expr import Binary, Broadcast, Buffer, Expr, Load, Ramp, Unary, Var, binary, const, load
 from nnvm.tir.stmt import Allocate, For, PrimFunc, Seq, Store

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from nnvm.dtype import BOOL, F32, I32, I64
+from nnvm.kernel_error import KernelError
 from nnvm.runtime import openmp
-from nnvm.runtime.llvm_jit import KernelError, compile_funcs
+from nnvm.runtime.llvm_jit import compile_funcs
 from nnvm.te.expr import Binary, Broadcast, Buffer, Cast, Check, Load, Ramp, Var, const, load
 from nnvm.tir.stmt import Allocate, For, If, Let, PrimFunc, Seq, Store
 

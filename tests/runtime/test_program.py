@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from nnvm.dtype import F32, I32
-from nnvm.runtime.llvm_jit import Kernel, KernelError, KernelIndexError, compile_funcs
+from nnvm.kernel_error import KernelError, KernelIndexError
+from nnvm.runtime.llvm_jit import Kernel, compile_funcs
 from nnvm.runtime.program import Program
 from nnvm.te.expr import Binary, Buffer, Var, const, load
 from nnvm.tir.stmt import Allocate, Assert, For, PrimFunc, Seq, Store

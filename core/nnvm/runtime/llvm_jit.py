@@ -1,12 +1,8 @@
-"""PrimFuncs to machine code in this process: compile, load, call.
-
-A `Kernel` keeps its code loaded; dropping the last reference unloads it.
-"""
+"""PrimFuncs to machine code in this process: compile, load, call."""
 
 from __future__ import annotations
 
 import ctypes
-import itertools
 import json
 import sys
 import threading
@@ -15,92 +11,28 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import llvmlite.binding as llvm
 import numpy as np
 
 from nnvm import config
 from nnvm.codegen.llvm import assembly as ir_assembly
 from nnvm.codegen.llvm import emit, object_code
-from nnvm.codegen.llvm.compile import target_machine
 from nnvm.dim import Dim, SymDim, evaluate
 from nnvm.dim import symbols as names_in
+from nnvm.kernel_error import failure
 from nnvm.runtime import object_cache, openmp
+from nnvm.runtime.loaded_code import LoadedCode
 from nnvm.target import Target
 from nnvm.te.expr import Buffer
-from nnvm.tir.numeric import KernelError
 from nnvm.tir.passes.expand_math import expand_math
 from nnvm.tir.printer import structural_key
 from nnvm.tir.stmt import PrimFunc
 
-__all__ = ["Kernel", "KernelError", "KernelIndexError", "KernelObject", "KernelZeroDivisionError", "LoadedCode",
-           "assembly", "compile_funcs", "compile_objects", "failure", "load_ir"]  # fmt: skip
+__all__ = ["Kernel", "KernelObject", "assembly", "compile_funcs", "compile_objects"]
 
-_lock = threading.Lock()
 _deep_lock = threading.Lock()
-_serial = itertools.count()
 _T = TypeVar("_T")
 _DEEP_STACK, _DEEP_LIMIT = 512 << 20, 200_000
 _PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-
-
-class KernelIndexError(KernelError, IndexError):
-    """An index was out of range."""
-
-
-class KernelZeroDivisionError(KernelError, ZeroDivisionError):
-    """An integer was divided by zero."""
-
-
-def failure(message: str) -> KernelError:
-    """The exception of a failure message, by the name it begins with (``IndexError: ...``)."""
-    kind, _, rest = message.partition(":")
-    known = {"IndexError": KernelIndexError, "ZeroDivisionError": KernelZeroDivisionError}.get(kind.strip())
-    if known is None:
-        return KernelError(message)
-    return known(rest.strip() or ("integer division by zero" if kind == "ZeroDivisionError" else "index out of range"))
-
-
-# -- loading
-
-
-class LoadedCode:
-    """Objects loaded into the process, for as long as this lives."""
-
-    def __init__(self, objects: Sequence[bytes], exports: Sequence[str], imports: Mapping[str, int]) -> None:
-        library = llvm.JITLibraryBuilder().add_current_process()
-        for obj in objects:
-            library.add_object_img(obj)
-        for name in exports:
-            library.export_symbol(name)
-        for name, address in imports.items():
-            library.import_symbol(name, address)
-        with _lock:
-            self._tracker: Any = library.link(_jit(), f"nnvm{next(_serial)}")
-
-    def __getitem__(self, name: str) -> int:
-        return int(self._tracker[name])
-
-
-_jit_instance: list[Any] = []
-
-
-def _jit() -> Any:
-    if not _jit_instance:
-        if sys.platform.startswith("linux"):
-            llvm.load_library_permanently("libm.so.6")  # scalar functions that no polynomial replaces
-        _jit_instance.append(llvm.create_lljit_compiler(target_machine(Target.host())))
-    return _jit_instance[0]
-
-
-def load_ir(ir: str, exports: Sequence[str], imports: Mapping[str, int] | None = None) -> LoadedCode:
-    """Compile a module's text for this machine and load it; index the result by exported name for addresses."""
-    target = Target.host()
-    key = object_cache.key_of(ir, target)
-    obj = object_cache.get(key)
-    if obj is None:
-        obj = object_code(ir, target)
-        object_cache.put(key, obj)
-    return LoadedCode([obj], exports, imports or {})
 
 
 # -- kernels

@@ -184,7 +184,7 @@ class Pool:
 
     @cached_property
     def _library(self) -> Any:
-        from nnvm.runtime.llvm_jit import load_ir
+        from nnvm.runtime.loaded_code import load_ir
 
         return load_ir(IR, ("nnvm_parallel", "nnvm_omp", "nnvm_omp_tid", "nnvm_omp_push"))
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
-from nnvm.runtime.llvm_jit import Kernel, failure, load_ir
+from nnvm.kernel_error import failure
+from nnvm.runtime.loaded_code import load_ir
 
-__all__ = ["Program"]
+__all__ = ["NativeKernel", "Program"]
 
 #: `{run}` runs the steps until one fails; 0 or (step + 1) << 32 | code. The timed one writes nanoseconds as well.
 _LOOP = """
@@ -116,6 +117,21 @@ def _loops() -> tuple[Any, Any, Any]:
     return run, run_timed, code
 
 
+class NativeKernel(Protocol):
+    """What a step needs of a kernel; holding it keeps its code loaded."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def messages(self) -> Sequence[str]: ...
+    @property
+    def params(self) -> Sized: ...
+    @property
+    def symbols(self) -> Sized: ...
+
+
 class Program:
     """Kernel calls in order; keeps the kernels loaded.
 
@@ -124,7 +140,7 @@ class Program:
 
     __slots__ = ("_address", "_array", "_kernels", "_run", "_steps")
 
-    def __init__(self, steps: Sequence[tuple[Kernel, Sequence[tuple[int, int]], Sequence[int]]]) -> None:
+    def __init__(self, steps: Sequence[tuple[NativeKernel, Sequence[tuple[int, int]], Sequence[int]]]) -> None:
         """`steps`: (kernel, (base index, byte offset) of each parameter, value of each symbol)."""
         words = [max((len(bufs) for _, bufs, _ in steps), default=0)]
         for kernel, bufs, syms in steps:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from nnvm.dtype import BF16, DType, bf16_to_f32, f32_to_bf16
+from nnvm.kernel_error import KernelError
 
 __all__ = ["DIVISIONS", "KernelError", "apply_binary", "apply_unary", "bitcast", "cast", "constant",
            "fused_multiply_add", "reduce_lanes", "wrap"]  # fmt: skip
@@ -23,10 +24,6 @@ __all__ = ["DIVISIONS", "KernelError", "apply_binary", "apply_unary", "bitcast",
 DIVISIONS = ("floordiv", "floormod", "truncdiv", "truncmod")
 
 Value = Any  # int | bool | np.generic | np.ndarray
-
-
-class KernelError(RuntimeError):
-    """A kernel failed at run time: an Assert or Check did not hold, or an integer was divided by 0."""
 
 
 def value_type(t: DType) -> np.dtype[Any]:

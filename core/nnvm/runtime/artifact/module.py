@@ -16,18 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from nnvm.dim import SymDim, evaluate
-from nnvm.dtype import U8
+from nnvm.dim import Dim, SymDim, evaluate
 from nnvm.runtime import openmp
 from nnvm.runtime.artifact.container import ArtifactError, Container
-from nnvm.runtime.artifact.plan import KernelSpec, Level, Spec, Stage, TensorSpec, load_spec
+from nnvm.runtime.artifact.plan import Level, Spec, Stage, TensorSpec, load_spec
 from nnvm.runtime.artifact.tensors import read_tensors
 from nnvm.runtime.instances import ArenaPool, Instances
-from nnvm.runtime.llvm_jit import Kernel, LoadedCode
+from nnvm.runtime.loaded_code import LoadedCode
 from nnvm.runtime.memory import NumpyMemory, aligned
 from nnvm.runtime.program import Program
 from nnvm.target import Target
-from nnvm.te.expr import Buffer
 
 __all__ = ["ArtifactError", "Module", "load", "read_spec"]
 
@@ -232,6 +230,19 @@ class _Instance:
     outputs: list[tuple[tuple[int, ...], Any]]  # (shape, numpy's element type)
 
 
+@dataclass(frozen=True)
+class _Kernel:
+    """A loaded kernel, as `Program` wants it; the plan alone says what its parameters are."""
+
+    name: str
+    address: int
+    messages: tuple[str, ...]
+    params: range
+    symbols: tuple[str, ...]
+    workspace: Dim
+    code: LoadedCode
+
+
 class _Code:
     """A stage whose code is loaded."""
 
@@ -314,7 +325,7 @@ def _platform(triple: str) -> tuple[str, str]:
     return {"arm64": "aarch64", "amd64": "x86_64"}.get(arch, arch), system
 
 
-def _link(container: Container, stage: Stage) -> list[Kernel]:
+def _link(container: Container, stage: Stage) -> list[_Kernel]:
     """The stage's kernels, loaded into the process."""
     code = container.read(stage.code)
     if any(k.start + k.size > len(code) for k in stage.kernels):
@@ -327,12 +338,8 @@ def _link(container: Container, stage: Stage) -> list[Kernel]:
         loaded = LoadedCode(objects, [k.name for k in stage.kernels], imports)
     except RuntimeError as error:
         raise container.error(f"its section {stage.code!r} cannot be linked: {error}") from error
-    return [_kernel(k, loaded) for k in stage.kernels]
-
-
-def _kernel(k: KernelSpec, loaded: LoadedCode) -> Kernel:
-    params = tuple(Buffer(f"p{i}", (), U8) for i in range(k.buffers))  # the plan alone says what they are
-    return Kernel(k.name, loaded[k.name], k.messages, params, 0, k.sizes, k.workspace, k.parallel, loaded)
+    return [_Kernel(k.name, loaded[k.name], k.messages, range(k.buffers), k.sizes, k.workspace, loaded)
+            for k in stage.kernels]  # fmt: skip
 
 
 def _array(t: TensorSpec, value: Any) -> Array:
