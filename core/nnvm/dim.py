@@ -4,18 +4,22 @@ A SymDim is kept in one canonical form, a sum of products of atoms with integer 
 expressions are equal objects: ``(s + 1) * 2 == 2 * s + 2``. An atom is a name or a floor division, remainder,
 maximum or minimum of two expressions. Arithmetic that comes out constant gives an ``int`` again.
 Nested divisions by constants are one: ``((s - 1) // 2) // 2 == (s + 3) // 4 - 1``.
-Names stand for sizes and are taken to be at least 0; ``floordiv`` and ``mod`` are Python's.
+Names stand for sizes and are taken to be at least 0; ``floordiv`` and ``mod`` are Python's. While a graph is compiled,
+`known_ranges` says between which values its sizes lie.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Union, cast
 
 __all__ = ["Dim", "Shape", "SymDim", "as_dim", "as_partial_shape", "as_shape", "ceildiv", "dim_max", "dim_min",
-           "evaluate", "is_static", "numel", "row_major", "substitute", "symbol", "symbols"]  # fmt: skip
+           "evaluate", "is_static", "known_ranges", "numel", "range_of_size", "row_major", "substitute", "symbol",
+           "symbols"]  # fmt: skip
 
 Dim = Union[int, "SymDim"]
 Shape = tuple[Dim, ...]
@@ -115,6 +119,27 @@ def as_partial_shape(value: object, of: str) -> tuple[Dim | None, ...]:
         return tuple(None if d is None else as_dim(d) for d in sizes)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{of}: the shape {sizes}: {error}") from None
+
+
+_KNOWN: ContextVar[Mapping[str, tuple[int, int | None]] | None] = ContextVar("_KNOWN", default=None)
+
+
+@contextmanager
+def known_ranges(ranges: Iterable[tuple[str, int, int | None]]) -> Iterator[None]:
+    """Inside the with block the named sizes lie between (least, greatest), both included; None: there is no greatest.
+
+    What is proved with the help of them holds for these values only, so whoever runs the code must have checked them.
+    """
+    token = _KNOWN.set({name: (max(0, low), high) for name, low, high in ranges})
+    try:
+        yield
+    finally:
+        _KNOWN.reset(token)
+
+
+def range_of_size(name: str) -> tuple[int, int | None]:
+    """(least, greatest) value of the named size, as `known_ranges` has it; else (0, None)."""
+    return (_KNOWN.get() or {}).get(name, (0, None))
 
 
 def is_static(shape: tuple[Dim, ...]) -> bool:

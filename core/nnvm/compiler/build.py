@@ -14,7 +14,7 @@ import nnvm.ops  # noqa: F401  registers the operators
 from nnvm.compiler.debug_log import log_kernels
 from nnvm.compiler.lower_group import lower_group
 from nnvm.compiler.pipeline import pipeline
-from nnvm.dim import Dim, SymDim, symbol, symbols
+from nnvm.dim import Dim, SymDim, known_ranges, symbol, symbols
 from nnvm.graph import Graph, Node, apply, variable
 from nnvm.graph.device_copy import is_device_copy
 from nnvm.graph.devices import CPU, device_of
@@ -114,7 +114,7 @@ def compile_graph(graph: Graph, options: BuildOptions | None = None) -> Compiled
     Errors of type inference or of a pass come through as they are; a group that no schedule takes is a ValueError
     that names its nodes.
     """
-    with _no_garbage_collection():
+    with _no_garbage_collection(), known_ranges(graph.attrs.get("dim_ranges", ())):
         compiled = _compile(graph, options or BuildOptions())
     log_kernels(compiled)
     return compiled

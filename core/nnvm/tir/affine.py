@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from typing import TYPE_CHECKING, cast
 
-from nnvm.dim import Dim, SymDim, dim_max, dim_min, symbol
+from nnvm.dim import Dim, SymDim, dim_max, dim_min, range_of_size, symbol
 from nnvm.te.expr import INDEX, Binary, Cast, Const, Expr, Var, binary, dim_expr
 
 __all__ = ["Affine", "Atom", "Interval", "Space", "affine", "atom_affine", "dim_nonnegative"]
@@ -467,7 +467,7 @@ def _atom_upper(atom: tuple[object, ...]) -> int | None:
 
 
 def dim_nonnegative(d: Dim, fuel: int = 8) -> bool:
-    """Is `d >= 0` certain, sizes being at least 0?"""
+    """Is `d >= 0` certain, sizes being at least 0 or in the ranges that are known of them?"""
     if isinstance(d, int):
         return d >= 0
     if all(c >= 0 for _, c in d.terms) and not any(a[0] in ("max", "min") for t, _ in d.terms for a in t):
@@ -483,7 +483,23 @@ def dim_nonnegative(d: Dim, fuel: int = 8) -> bool:
         options, every = _dim_replacements(op, a, b, coef)
         results = (dim_nonnegative(rest + o, fuel - 1) for o in options)
         return all(results) if every else any(results)
-    return False
+    return _nonnegative_in_range(d)
+
+
+def _nonnegative_in_range(d: SymDim) -> bool:
+    """Of a sum of products of plain sizes: is it at least 0 where each product is at its worst?"""
+    least = 0
+    for term, coef in d.terms:
+        low, high = 1, 1
+        for atom in term:
+            if atom[0] != "sym":
+                return False
+            below, above = range_of_size(cast(str, atom[1]))
+            if above is None and coef < 0:
+                return False
+            low, high = low * below, high * (above or 0)
+        least += coef * (low if coef > 0 else high)
+    return least >= 0
 
 
 def _atom_nonnegative(atom: tuple[object, ...]) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import gcd
 from typing import Any
 
+from nnvm.dim import range_of_size
 from nnvm.te.expr import INDEX, Binary, Broadcast, Cast, Const, Expr, Ramp, Select, Unary, Var, is_size
 from nnvm.tir.forms import Forms, factors_of
 from nnvm.tir.linear import Linear
@@ -139,7 +140,7 @@ class Ranges(Forms):
     def _bounds_of(self, e: Expr) -> Bounds:
         if isinstance(e, Var):
             found = self._ranges.get(e)
-            return found if found is not None else (0, None) if is_size(e) else _UNKNOWN
+            return found if found is not None else range_of_size(e.name) if is_size(e) else _UNKNOWN
         if isinstance(e, Binary):
             return self._bounds_of_binary(e)
         if isinstance(e, Cast) and (e.a.dtype.is_bool or (e.a.dtype.is_int and e.a.dtype.bits <= 32)):
