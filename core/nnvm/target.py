@@ -1,10 +1,12 @@
 """What to compile for. A Target is plain data: equal targets give equal code.
 
-`Target.host()` is this machine; `Target.parse("llvm -mcpu=haswell")` is another one of the same architecture.
+`Target.host()` is this machine; `Target.parse("llvm -mcpu=haswell")` is another one of the same architecture, and
+`Target.parse("cuda -arch=sm_90")` or `Target.parse("hip -arch=gfx942")` a GPU, which need not be in this machine.
 """
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,14 +21,20 @@ __all__ = ["Target"]
 _VECTORS = (("avx512f", 32, 512), ("avx2", 16, 256), ("avx", 16, 256), ("sse2", 16, 128), ("neon", 32, 128))
 
 
+#: Kinds of GPUs: the architecture where none is named, and the LLVM triple.
+_GPUS = {"cuda": ("sm_90", "nvptx64-nvidia-cuda"), "hip": ("gfx942", "amdgcn-amd-amdhsa")}
+_ARCH = {"cuda": re.compile(r"sm_\d{2,3}a?"), "hip": re.compile(r"gfx[0-9a-f]{3,4}")}
+
+
 @dataclass(frozen=True)
 class Target:
     """A machine to compile for.
 
     Attributes:
-        kind: ``llvm`` (a CPU), ``cuda``, or ``reference`` (numpy, by the ops' definitions).
-        cpu: LLVM's name of the processor (``haswell``, ``sapphirerapids``).
-        features: LLVM's feature names that it has, sorted.
+        kind: ``llvm`` (a CPU), ``cuda`` or ``hip`` (a GPU), or ``reference`` (numpy, by the ops' definitions).
+        cpu: LLVM's name of the processor (``haswell``, ``sapphirerapids``, ``sm_90``, ``gfx942``).
+        features: LLVM's feature names that it has, sorted; of a GPU ``tf32`` where products of float32 may be rounded
+            to it.
         triple: LLVM target triple.
         l1_bytes, l2_bytes: data caches of one core, for blocking.
     """
@@ -51,8 +59,13 @@ class Target:
 
     @staticmethod
     def parse(text: str) -> Target:
-        """A Target from ``kind [-mcpu=NAME] [-mtriple=TRIPLE]``; ValueError says what was not understood."""
+        """A Target from ``kind [-mcpu=NAME] [-mtriple=TRIPLE] [-arch=NAME] [-mtf32]``; ValueError says what was not
+        understood."""
         return _parse(text)
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.kind in _GPUS
 
     def has(self, feature: str) -> bool:
         return feature in self.features
@@ -76,6 +89,8 @@ class Target:
         return max(1, self.vector_bits // max(bits, 8))
 
     def __str__(self) -> str:
+        if self.is_gpu:
+            return f"{self.kind} -arch={self.cpu}" + "".join(f" -m{f}" for f in self.features)
         return f"{self.kind} -mcpu={self.cpu}"
 
 
@@ -108,16 +123,17 @@ def _host_caches(folder: Path = Path("/sys/devices/system/cpu/cpu0")) -> tuple[i
 @lru_cache
 def _parse(text: str) -> Target:
     words = shlex.split(text)
-    if not words or words[0] not in ("llvm", "cuda", "reference"):
-        raise ValueError(f"target {text!r} must begin with 'llvm', 'cuda' or 'reference', as in 'llvm -mcpu=haswell'")
+    kinds = ("llvm", *_GPUS, "reference")
+    if not words or words[0] not in kinds:
+        raise ValueError(f"target {text!r} must begin with one of {', '.join(kinds)}, as in 'llvm -mcpu=haswell'")
+    if words[0] in _GPUS:
+        return _parse_gpu(text, words)
     options: dict[str, str] = {}
     for word in words[1:]:
         name, _, value = word.partition("=")
-        if name not in ("-mcpu", "-mtriple", "-arch") or not value:
-            raise ValueError(f"target {text!r}: {word!r} is none of -mcpu=NAME, -mtriple=TRIPLE, -arch=sm_NN")
+        if name not in ("-mcpu", "-mtriple") or not value:
+            raise ValueError(f"target {text!r}: {word!r} is none of -mcpu=NAME, -mtriple=TRIPLE")
         options[name] = value
-    if words[0] == "cuda":
-        return Target("cuda", options.get("-arch", "sm_90"), (), "nvptx64-nvidia-cuda")
     host = _host()
     if words[0] == "reference":
         return Target("reference", "numpy", (), host.triple)
@@ -125,6 +141,22 @@ def _parse(text: str) -> Target:
         return host
     triple, cpu = options.get("-mtriple", host.triple), options.get("-mcpu", "generic")
     return Target("llvm", cpu, _features_of(cpu, triple), triple)
+
+
+def _parse_gpu(text: str, words: list[str]) -> Target:
+    kind = words[0]
+    arch, triple = _GPUS[kind]
+    features: tuple[str, ...] = ()
+    for word in words[1:]:
+        name, _, value = word.partition("=")
+        if word == "-mtf32" and kind == "cuda":
+            features = ("tf32",)
+        elif name == "-arch" and _ARCH[kind].fullmatch(value):
+            arch = value
+        else:
+            allowed = "-arch=sm_NN, -mtf32" if kind == "cuda" else "-arch=gfxNNN"
+            raise ValueError(f"target {text!r}: {word!r} is none of {allowed}")
+    return Target(kind, arch, features, triple)
 
 
 #: Features by processor level, as far as schedules look at them (LLVM itself knows the rest from the name).

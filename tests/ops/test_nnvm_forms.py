@@ -17,13 +17,16 @@ def array(*shape: int) -> np.ndarray:
     return rng.standard_normal(shape).astype(np.float32)
 
 
+EVERY = [pytest.param(r, marks=pytest.mark.triton) if r == "triton" else r for r in ROUTES]
+
+
 def check(op: str, arrays: list[np.ndarray], expected: list[np.ndarray], route: str, **attrs: object) -> None:
     got = run_op(op, arrays, [TensorType(a.shape) for a in arrays], attrs, route)
     for g, e in zip(got, expected, strict=True):
         np.testing.assert_allclose(g, e, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("route", EVERY)
 def test_values(route: str) -> None:
     x, like = array(4, 6, 5), array(2, 3, 9)
     check("split", [x], np.split(x, 3, 1), route, indices_or_sections=3, axis=1)
@@ -48,7 +51,7 @@ def test_values(route: str) -> None:
     check("prelu_channels", [x, np.full(5, 2, np.float32)], [np.where(x > 0, x, x * 2)], route, axis=-1)
 
 
-@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("route", EVERY)
 def test_codes_of_shapes(route: str) -> None:
     x = array(4, 6, 5)
     for codes, shape in [((0, -1), (4, 30)), ((-2,), (4, 6, 5)), ((0, -3), (4, 30)), ((-4, 2, -1, -2), (2, 2, 6, 5)),

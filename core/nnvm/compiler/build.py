@@ -5,14 +5,14 @@ from __future__ import annotations
 import gc
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import nnvm.ops  # noqa: F401  registers the operators
 from nnvm.compiler.debug_log import log_kernels
-from nnvm.compiler.lower_group import lower_group
+from nnvm.compiler.lower_group import lower_group, lower_group_for_gpu
 from nnvm.compiler.pipeline import pipeline
 from nnvm.dim import Dim, SymDim, known_ranges, symbol, symbols
 from nnvm.graph import Graph, Node, apply, variable
@@ -27,6 +27,7 @@ from nnvm.runtime import reference_device  # noqa: F401  registers the device
 from nnvm.runtime.device import copy_call, runtime_of
 from nnvm.runtime.executor import DeviceStep, HostStep, KernelStep, Plan
 from nnvm.runtime.llvm_jit import Kernel, compile_funcs
+from nnvm.runtime.triton_launch import TritonKernel
 from nnvm.target import Target
 from nnvm.tir.stmt import PrimFunc
 
@@ -142,7 +143,8 @@ def _compile(graph: Graph, options: BuildOptions) -> CompiledGraph:
     with clock("passes"):
         graph = apply_passes(graph, pipeline(options.enabled_passes), context)
     prepare_graph: Graph | None = graph.attrs.get("prepare")
-    host = target if target.kind == "llvm" else Target.host()  # other targets have a device of their own
+    own = target.kind == "llvm" or target.is_gpu
+    host = target if own else Target.host()  # other targets have a device of their own
     compiled = compile_fused(graph, host, clock)
     if prepare_graph is None or not prepare_graph.outputs:
         return compiled
@@ -181,6 +183,8 @@ class GroupCall:
 def compile_fused(graph: Graph, target: Target, clock: Clock) -> CompiledGraph:
     """Kernels and plan of a fused and memory-planned graph."""
     calls = group_calls(graph)
+    if target.is_gpu:
+        return _compile_for_gpu(graph, target, clock, calls)
     funcs: dict[tuple[object, ...], PrimFunc] = {}
     keys = []
     with clock("lower"):
@@ -193,6 +197,26 @@ def compile_fused(graph: Graph, target: Target, clock: Clock) -> CompiledGraph:
                                          call.input_strides, call.output_strides)  # fmt: skip
     with clock("llvm"):
         kernels = dict(zip(funcs, compile_funcs(list(funcs.values()), target)))
+    with clock("plan"):
+        plan = _plan(graph, {c.node: kernels[k] for c, k in zip(calls, keys)})
+    uses = Counter(keys)
+    infos = tuple(_info(c.node, kernels[k], uses[k] > 1) for c, k in zip(calls, keys))
+    return CompiledGraph(plan, None, infos, clock.seconds)
+
+
+def _compile_for_gpu(graph: Graph, target: Target, clock: Clock, calls: Sequence[GroupCall]) -> CompiledGraph:
+    """As `compile_fused`; a kernel's machine code is made at its first launch, where its GPU is at hand."""
+    kernels: dict[tuple[object, ...], TritonKernel] = {}
+    keys = []
+    with clock("lower"):
+        for call in calls:
+            key = call.key
+            keys.append(key)
+            if key not in kernels:
+                group = lower_group_for_gpu(call.node.attrs["graph"], f"k{len(kernels)}_{call.node.name}",
+                                            call.input_strides, call.output_strides)  # fmt: skip
+                comment = ", ".join(str(op) for op in group.attrs["ops"])  # type: ignore[attr-defined]
+                kernels[key] = TritonKernel.of(group, target, comment)
     with clock("plan"):
         plan = _plan(graph, {c.node: kernels[k] for c, k in zip(calls, keys)})
     uses = Counter(keys)
@@ -217,7 +241,7 @@ def group_calls(graph: Graph) -> list[GroupCall]:
     ]
 
 
-def _plan(graph: Graph, kernels: Mapping[Node, Kernel]) -> Plan:
+def _plan(graph: Graph, kernels: Mapping[Node, Kernel] | Mapping[Node, TritonKernel]) -> Plan:
     memory = graph.attrs["memory_plan"]
     steps: list[KernelStep | HostStep | DeviceStep] = []
     for node in memory.steps:
@@ -268,7 +292,7 @@ def symbol_sources(graph: Graph, used: set[str]) -> dict[str, tuple[int, int]]:
     return sources
 
 
-def _info(node: Node, kernel: Kernel, shared: bool) -> KernelInfo:
+def _info(node: Node, kernel: Kernel | TritonKernel, shared: bool) -> KernelInfo:
     inner = [n for n in node.attrs["graph"].nodes if not n.is_variable and not n.is_constant]
     sources = tuple(dict.fromkeys(n.source for n in inner if n.source))
     return KernelInfo(kernel.name, tuple(n.op.name for n in inner), sources, shared)

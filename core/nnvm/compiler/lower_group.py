@@ -8,13 +8,15 @@ from dataclasses import replace
 from nnvm.dim import Dim
 from nnvm.graph.graph import Graph
 from nnvm.graph.node import Node, NodeEntry
+from nnvm.schedules.gpu.select import lower_for_grid
+from nnvm.schedules.gpu.tiles import GridKernel
 from nnvm.schedules.select import lower_tensors
 from nnvm.target import Target
 from nnvm.te.expr import const
 from nnvm.te.tensor import Tensor, compute, placeholder
 from nnvm.tir.stmt import PrimFunc
 
-__all__ = ["group_bytes", "group_flops", "lower_group", "tensors_of"]
+__all__ = ["group_bytes", "group_flops", "lower_group", "lower_group_for_gpu", "tensors_of"]
 
 Strides = tuple[Dim, ...] | None
 
@@ -40,18 +42,46 @@ def lower_group(
     ``ops`` (names in order), ``flops`` and ``bytes`` (of all params; a Dim each).
     """
     nodes = [n for n in graph.nodes if not n.is_variable and not n.is_constant]
-    facts = {"ops": tuple(n.op.name for n in nodes), "flops": group_flops(nodes), "bytes": group_bytes(graph),
-             "inplace": tuple(graph.attrs.get("inplace", ()))}  # fmt: skip
+    facts = _facts(graph, nodes)
     builder = next((n for n in nodes if not n.op.has("compute")), None)
     if builder is not None:
         func = _build_alone(builder, graph, name, (*(input_strides or ()), *(output_strides or ())))
         return replace(func, attrs={**func.attrs, **facts})
     inputs, outputs = tensors_of(graph)
+    func = lower_tensors(inputs, outputs, target, name, _strides_of(inputs, outputs, input_strides, output_strides))
+    return replace(func, attrs={**func.attrs, **facts})
+
+
+def lower_group_for_gpu(
+    graph: Graph, name: str, input_strides: Sequence[Strides] | None = None,
+    output_strides: Sequence[Strides] | None = None,
+) -> GridKernel:  # fmt: skip
+    """The launches of a group on a GPU; args and attributes as of `lower_group`.
+
+    Raises:
+        ValueError: an op has no compute.
+    """
+    nodes = [n for n in graph.nodes if not n.is_variable and not n.is_constant]
+    if without := next((n for n in nodes if not n.op.has("compute")), None):
+        raise ValueError(f"{without.op.name} has no compute: it has no kernel on a GPU")
+    inputs, outputs = tensors_of(graph)
+    kernel = lower_for_grid(inputs, outputs, name, _strides_of(inputs, outputs, input_strides, output_strides))
+    return replace(kernel, attrs=_facts(graph, nodes))
+
+
+def _facts(graph: Graph, nodes: Sequence[Node]) -> dict[str, object]:
+    return {"ops": tuple(n.op.name for n in nodes), "flops": group_flops(nodes), "bytes": group_bytes(graph),
+            "inplace": tuple(graph.attrs.get("inplace", ()))}  # fmt: skip
+
+
+def _strides_of(
+    inputs: Sequence[Tensor], outputs: Sequence[Tensor], input_strides: Sequence[Strides] | None,
+    output_strides: Sequence[Strides] | None,
+) -> dict[Tensor, tuple[Dim, ...]]:  # fmt: skip
     strides: dict[Tensor, tuple[Dim, ...]] = {}
     for tensors, given in ((inputs, input_strides), (outputs, output_strides)):
         strides.update((t, s) for t, s in zip(tensors, given or ()) if s is not None)
-    func = lower_tensors(inputs, outputs, target, name, strides)
-    return replace(func, attrs={**func.attrs, **facts})
+    return strides
 
 
 def tensors_of(graph: Graph) -> tuple[list[Tensor], list[Tensor]]:

@@ -25,6 +25,7 @@ from nnvm.runtime.instances import Arena, ArenaPool, Instances
 from nnvm.runtime.llvm_jit import Kernel
 from nnvm.runtime.memory import Memory
 from nnvm.runtime.program import Program
+from nnvm.runtime.triton_launch import LaunchProgram, TritonKernel
 
 __all__ = ["DeviceStep", "Executor", "HostStep", "KernelStep", "Plan"]
 
@@ -34,7 +35,7 @@ class KernelStep:
     """One kernel call: `kernel(*buffers)`."""
 
     node: Node
-    kernel: Kernel
+    kernel: Kernel | TritonKernel
     buffers: tuple[NodeEntry, ...]
     symbols: Mapping[str, Dim]
 
@@ -86,7 +87,7 @@ class _Instance:
     @property
     def simple(self) -> bool:
         """Whether one native call is all there is to do."""
-        return len(self.segments) == 1 and isinstance(self.segments[0], Program) and not self.elsewhere
+        return len(self.segments) == 1 and isinstance(self.segments[0], (Program, LaunchProgram)) and not self.elsewhere
 
 
 @dataclass
@@ -258,12 +259,12 @@ class Executor:
 
     def _instantiate(self, env: dict[str, int]) -> _Instance:
         plan, graph = self.plan, self.plan.graph
-        segments: list[Program | _Host] = []
-        calls: list[tuple[Kernel, list[tuple[int, int]], list[int]]] = []
+        segments: list[Program | LaunchProgram | _Host] = []
+        calls: list[tuple[Kernel | TritonKernel, list[tuple[int, int]], list[int]]] = []
 
         def flush() -> None:
             if calls:
-                segments.append(Program(calls))
+                segments.append(_program(calls, self.memory))
                 calls.clear()
 
         for step in plan.steps:
@@ -324,6 +325,13 @@ class Executor:
         if place.kind in ("constant", "host"):
             return self._base_of[self.plan.memory.root(entry)], offset
         return 1 + place.index, offset
+
+
+def _program(calls: Sequence[tuple[Any, list[tuple[int, int]], list[int]]], memory: Memory) -> Program | LaunchProgram:
+    """The calls as one native program, or as launches on a GPU."""
+    if isinstance(calls[0][0], TritonKernel):
+        return LaunchProgram(calls, memory.flag())
+    return Program(calls)
 
 
 def evaluate_kernel_workspace(step: KernelStep, env: Mapping[str, int]) -> int:

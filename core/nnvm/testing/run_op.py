@@ -13,13 +13,15 @@ import numpy as np
 
 import nnvm.ops  # noqa: F401  (registers the ops)
 from nnvm import te
-from nnvm.compiler.lower_group import lower_group
+from nnvm.compiler.lower_group import lower_group, lower_group_for_gpu
 from nnvm.dim import evaluate
 from nnvm.graph.evaluate import evaluate_node
 from nnvm.graph.graph import Graph
 from nnvm.graph.node import Node, apply, variable
 from nnvm.graph.types import TensorType
 from nnvm.runtime.llvm_jit import compile_funcs
+from nnvm.runtime.memory import ALIGNMENT
+from nnvm.runtime.triton_launch import LaunchProgram, TritonKernel
 from nnvm.target import Target
 from nnvm.te.schedule import Schedule
 from nnvm.tir.interpreter import run
@@ -73,12 +75,27 @@ def _call_scheduled(node: Node, arrays: Sequence[Array], symbols: Mapping[str, i
     return outputs
 
 
+def _call_triton(node: Node, arrays: Sequence[Array], symbols: Mapping[str, int]) -> list[Array]:
+    """As a group of its own in Triton's interpreter."""
+    graph = Graph(node.outputs, tuple(e.node for e in node.inputs))
+    kernel = TritonKernel.of(lower_group_for_gpu(graph, "kernel"), Target.parse("cuda"))
+    outputs = _outputs(node, symbols)
+    inputs = [np.ascontiguousarray(a) for a in arrays]
+    bases = [a.ctypes.data for a in (*inputs, *outputs)]
+    workspace = np.empty(evaluate(kernel.workspace, symbols) + ALIGNMENT, np.uint8)
+    start = workspace.ctypes.data + -workspace.ctypes.data % ALIGNMENT
+    step = (kernel, [(i, 0) for i in range(len(bases))], [symbols[s] for s in kernel.symbols])
+    LaunchProgram([step]).run(bases, start, 1)
+    return outputs
+
+
 #: Ways to run an op: what the node gives for arrays and values of the named sizes.
 ROUTES: dict[str, Callable[[Node, Sequence[Array], Mapping[str, int]], Sequence[Array]]] = {
     "reference": evaluate_node,
     "interpreter": _interpret,
     "llvm": _call_native,
     "scheduled": _call_scheduled,
+    "triton": _call_triton,
 }
 
 

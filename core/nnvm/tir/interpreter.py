@@ -31,6 +31,7 @@ from nnvm.te.expr import (
     Fma,
     Load,
     Ramp,
+    Reduce,
     Select,
     Unary,
     Var,
@@ -39,7 +40,7 @@ from nnvm.te.expr import (
 from nnvm.tir import numeric
 from nnvm.tir.numeric import DIVISIONS, KernelError, Value
 from nnvm.tir.stmt import Allocate, Assert, For, If, Let, PrimFunc, Seq, Stmt, Store
-from nnvm.tir.visitor import children, post_order
+from nnvm.tir.visitor import children, post_order, reduced
 
 __all__ = ["KernelError", "evaluate_expr", "run"]
 
@@ -254,6 +255,26 @@ class _Interpreter:
     def vector_reduce(self, e: VectorReduce) -> Value:
         return numeric.reduce_lanes(e.op, self.expr(e.a), e.dtype)
 
+    def reduction(self, e: Reduce) -> Value:
+        """Combines the sources one after the other, each with the axes at values of their own."""
+        axes = reduced(e)
+        sources: list[Value] = []
+        positions: list[Value] = []
+        for where in np.ndindex(*(int(a.extent) for a in axes)):  # type: ignore[arg-type]
+            self.variables.update((a.var, i) for a, i in zip(axes, where))
+            outer, self._known = self._known, [{}]  # what depends on the axes is another value each time
+            sources.append(self.expr(e.source))
+            if e.index is not None:
+                positions.append(self.expr(e.index))
+            self._known = outer
+        lanes = np.array(sources)
+        if e.index is None:
+            return numeric.reduce_lanes(e.op, lanes, e.dtype)
+        best = np.nanargmax if e.op == "argmax" else np.nanargmin
+        nan = np.isnan(lanes) if e.source.dtype.is_float else np.zeros(lanes.shape, bool)
+        found = nan if nan.any() else lanes == lanes[best(lanes)]
+        return min(p for p, hit in zip(positions, found) if hit)
+
     def check(self, e: Check) -> Value:
         wrong = np.logical_not(self.expr(e.cond))
         if np.any(np.logical_and(wrong, np.logical_and(self._active, self._stored))):
@@ -271,5 +292,5 @@ _EXPRESSIONS: dict[type, _Method] = {
     Const: _Interpreter.constant, Var: _Interpreter.variable, Unary: _Interpreter.unary, Binary: _Interpreter.binary,
     Fma: _Interpreter.fma, Cast: _Interpreter.cast, Bitcast: _Interpreter.bitcast, Select: _Interpreter.select,
     Load: _Interpreter.load, Ramp: _Interpreter.ramp, Broadcast: _Interpreter.broadcast,
-    VectorReduce: _Interpreter.vector_reduce, Check: _Interpreter.check,
+    Reduce: _Interpreter.reduction, VectorReduce: _Interpreter.vector_reduce, Check: _Interpreter.check,
 }  # fmt: skip

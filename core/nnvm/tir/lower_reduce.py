@@ -45,7 +45,7 @@ from nnvm.tir.stmt import Allocate, If, Stmt, Store, seq
 if TYPE_CHECKING:
     from nnvm.tir.lower import Lowering
 
-__all__ = ["Reduction", "combine", "neutral"]
+__all__ = ["Reduction", "combine", "neutral", "take"]
 
 T = TypeVar("T")
 Bottom = Callable[[Nest], Stmt]
@@ -67,7 +67,7 @@ def combine(op: str, acc: Expr, value: Expr) -> Expr:
     return binary(operator, acc, value)
 
 
-def _take(op: str, acc: tuple[Expr, Expr], new: tuple[Expr, Expr]) -> tuple[Expr, Expr]:
+def take(op: str, acc: tuple[Expr, Expr], new: tuple[Expr, Expr]) -> tuple[Expr, Expr]:
     """The (value, index) that argmax or argmin keeps: NaN before all numbers, then the first of equal values."""
     (a, i), (b, j) = acc, new
     better = binary("gt" if op == "argmax" else "lt", b, a)
@@ -173,7 +173,7 @@ class Reduction:
         if vector is not None:
             position = Select(vector, position, Const(I64.max, I64))
         old = Load(self.acc[0], index), Load(self.acc[1], index)
-        value, at = _take(self.body.op, old, (source, position))
+        value, at = take(self.body.op, old, (source, position))
         # The index is decided by the old value: it is stored first.
         return _guard(scalar, seq([Store(self.acc[1], index, at), Store(self.acc[0], index, value)]))
 
@@ -187,7 +187,7 @@ class Reduction:
             if self._partial:
                 value = self._guarded(nest, binary("add", self._own(nest), value), value)
         else:
-            best, at = _pairwise(list(zip(results[0], results[1])), lambda a, b: _take(self.body.op, a, b))
+            best, at = _pairwise(list(zip(results[0], results[1])), lambda a, b: take(self.body.op, a, b))
             value = at if best.lanes == 1 else _first_lane(self.body.op, best, at)
         return self.lowering.store_element(nest, value)
 

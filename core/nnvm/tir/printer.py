@@ -36,7 +36,7 @@ from nnvm.te.expr import (
 )
 from nnvm.te.tensor import Read
 from nnvm.tir.stmt import Allocate, Assert, For, If, Let, PrimFunc, Seq, Stmt, Store
-from nnvm.tir.visitor import children, post_order, roots
+from nnvm.tir.visitor import children, post_order, reduced, roots
 
 __all__ = ["show", "structural_key"]
 
@@ -313,6 +313,7 @@ _OWN: dict[type, Callable[[Any, _Key], tuple[object, ...]]] = {
     Ramp: lambda e, k: (e.stride, e.lanes),
     Broadcast: lambda e, k: (e.lanes,),
     VectorReduce: lambda e, k: (e.op,),
+    Reduce: lambda e, k: (e.op, *((k.variable(a.var), a.extent) for a in reduced(e))),
     Check: lambda e, k: (e.message,),
 }
 

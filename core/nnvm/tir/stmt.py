@@ -1,4 +1,5 @@
-"""Loop nests: the statements of the Tensor IR. Expressions are those of `nnvm.te.expr`, without Read and Reduce."""
+"""Loop nests: the statements of the Tensor IR. Expressions are those of `nnvm.te.expr`, without Read; a Reduce has a
+place only in the tiles of a GPU kernel (inside a loop of kind `grid`)."""
 
 from __future__ import annotations
 
@@ -11,8 +12,10 @@ from nnvm.te.expr import Buffer, Expr, Var
 __all__ = ["LOOP_KINDS", "Allocate", "Assert", "For", "If", "Let", "PrimFunc", "Seq", "Stmt", "Store", "seq"]
 
 #: `serial`; `parallel` (iterations independent, shared out among threads; only as an outermost loop);
-#: `vectorized` (constant extent; the pass `vectorize` turns it into vectors); `unrolled` (constant extent).
-LOOP_KINDS = ("serial", "parallel", "vectorized", "unrolled")
+#: `vectorized` (constant extent; the pass `vectorize` turns it into vectors); `unrolled` (constant extent); `grid`
+#: (GPU: the iterations are the programs of the launch; only as the outermost loop); `tile` (GPU: constant extent, a
+#: power of two; all iterations at once as one axis of a tile, each nested one is a further axis).
+LOOP_KINDS = ("serial", "parallel", "vectorized", "unrolled", "grid", "tile")
 
 
 class Stmt:

@@ -18,6 +18,7 @@ from nnvm.te.expr import (
     INDEX,
     LOGICAL,
     MATH,
+    REDUCERS,
     Binary,
     Bitcast,
     Broadcast,
@@ -29,6 +30,7 @@ from nnvm.te.expr import (
     Fma,
     Load,
     Ramp,
+    Reduce,
     Select,
     Unary,
     Var,
@@ -36,7 +38,7 @@ from nnvm.te.expr import (
 )
 from nnvm.tir.printer import show
 from nnvm.tir.stmt import LOOP_KINDS, Allocate, Assert, For, If, Let, PrimFunc, Seq, Stmt, Store
-from nnvm.tir.visitor import post_order, roots
+from nnvm.tir.visitor import post_order, reduced, roots
 
 __all__ = ["VerifyError", "problems", "verify"]
 
@@ -127,6 +129,16 @@ def _vector_reduce(e: VectorReduce) -> str | None:
     return None if (e.op in ("any", "all")) == e.a.dtype.is_bool else f"{e.op} of {e.a.dtype}"
 
 
+def _reduce(e: Reduce) -> str | None:
+    if e.op not in REDUCERS:
+        return f"unknown reducer {e.op}"
+    if (e.op in ("argmax", "argmin")) != (e.index is not None):
+        return f"{e.op} {'with' if e.index is not None else 'without'} an index"
+    if any(not isinstance(a.extent, int) for a in reduced(e)):
+        return f"{e.op} over an axis of unknown size"
+    return None if (e.op in ("any", "all")) == e.source.dtype.is_bool else f"{e.op} of {e.source.dtype}"
+
+
 def _check(e: Check) -> str | None:
     return _is_mask(e.cond, e.lanes, "the condition of a check", scalar=True)
 
@@ -151,6 +163,7 @@ _RULES: dict[type, Callable[[Any], str | None]] = {
     Load: _load,
     Ramp: _ramp,
     Broadcast: _broadcast,
+    Reduce: _reduce,
     VectorReduce: _vector_reduce,
     Check: _check,
     Const: _const,
@@ -189,6 +202,7 @@ class _Verifier:
         self._names: set[str] = set()
         self._private: set[Buffer] = set()  # of the thread outside the parallel loop around
         self._loops = 0
+        self._in_grid = False
         self._verified: set[Expr] = set()
         if not re.fullmatch(r"[A-Za-z_]\w*", func.name):
             self._say(f"name {func.name!r} is no C identifier")
@@ -220,7 +234,19 @@ class _Verifier:
         return sorted({s for d in dims for s in symbols(d)} - self._sizes)
 
     def _expr(self, root: Expr, at: Stmt) -> None:
-        for e in post_order(root):
+        order = post_order(root)
+        reductions = [e for e in order if isinstance(e, Reduce)]
+        if reductions and not self._in_grid:
+            self._say(f"Reduce has no place in a loop nest outside a grid: {_short(reductions[0])}", at)
+        inside = {a.var for e in reductions for a in reduced(e)}
+        if both := sorted(v.name for v in inside & self._bound):
+            self._say(f"variable {', '.join(both)} is bound again inside its own scope", at)
+        self._bound |= inside
+        self._parts(order, at)
+        self._bound -= inside
+
+    def _parts(self, order: list[Expr], at: Stmt) -> None:
+        for e in order:
             if isinstance(e, Var):
                 self._variable(e, at)
             elif isinstance(e, Load):
@@ -270,17 +296,20 @@ class _Verifier:
             self._say(f"unknown loop kind {s.kind}", s)
         if s.extent.dtype != INDEX or s.extent.lanes != 1 or s.var.dtype != INDEX:
             self._say(f"a loop over {_type(s.extent)} by a variable of {s.var.dtype}", s)
-        if s.kind in ("vectorized", "unrolled") and not isinstance(s.extent, Const):
+        if s.kind in ("vectorized", "unrolled", "tile") and not isinstance(s.extent, Const):
             self._say(f"a {s.kind} loop needs a constant extent", s)
-        if s.kind == "parallel" and self._loops:
-            self._say("a parallel loop inside another loop", s)
+        if s.kind in ("parallel", "grid") and self._loops:
+            self._say(f"a {s.kind} loop inside another loop", s)
+        if s.kind == "tile" and not self._in_grid:
+            self._say("a tile outside a grid", s)
+        before, self._in_grid = self._in_grid, self._in_grid or s.kind == "grid"
         private = self._private
         if s.kind == "parallel":
             self._private = {b for b in self._buffers if b.scope != "global"}
         self._loops += 1
         self._scope(s.var, s)
         self._loops -= 1
-        self._private = private
+        self._private, self._in_grid = private, before
 
     def _scope(self, var: Var, s: For | Let) -> None:
         if var in self._bound:

@@ -31,11 +31,11 @@ from nnvm.te.expr import (
     VectorReduce,
     binary,
 )
-from nnvm.te.tensor import Read
+from nnvm.te.tensor import IterVar, Read
 from nnvm.tir.stmt import Allocate, Assert, For, If, Let, Seq, Stmt, Store, seq
 
 __all__ = ["ExprMutator", "ExprVisitor", "StmtMutator", "StmtVisitor", "children", "free_vars", "loads", "map_exprs",
-           "post_order", "rebuild", "roots", "stmts", "substitute"]  # fmt: skip
+           "post_order", "rebuild", "reduced", "roots", "stmts", "substitute"]  # fmt: skip
 
 Node = Expr | Stmt
 T = TypeVar("T", Expr, Stmt)
@@ -111,6 +111,11 @@ def rebuild(e: Expr, new: Sequence[Expr]) -> Expr:
     return _REBUILD[type(e)](e, new)
 
 
+def reduced(e: Reduce) -> tuple[IterVar, ...]:
+    """The axes that a reduction binds."""
+    return as_type("tuple[IterVar, ...]", e.axes)
+
+
 def roots(s: Stmt) -> tuple[Expr, ...]:
     """The expressions that a statement itself holds, not those of the statements inside it."""
     kind = type(s)
@@ -172,11 +177,12 @@ def post_order(e: Node) -> list[Expr]:
 
 
 def free_vars(e: Node) -> list[Var]:
-    """Variables that occur but are not bound by a For or Let inside, each once, in order of first use."""
-    used = [x for x in post_order(e) if isinstance(x, Var)]
-    if isinstance(e, Expr):
-        return used
-    bound = {s.var for s in stmts(e) if isinstance(s, (For, Let))}
+    """Variables that occur but are not bound by a For, Let or Reduce inside, each once, in order of first use."""
+    order = post_order(e)
+    used = [x for x in order if isinstance(x, Var)]
+    bound = {a.var for x in order if isinstance(x, Reduce) for a in reduced(x)}
+    if isinstance(e, Stmt):
+        bound |= {s.var for s in stmts(e) if isinstance(s, (For, Let))}
     return [v for v in used if v not in bound]
 
 

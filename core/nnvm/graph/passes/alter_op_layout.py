@@ -81,6 +81,8 @@ class LayoutRule:
 @register_pass("AlterOpLayout", requires=["typed"], opt_level=3)
 def alter_op_layout(graph: Graph, context: PassContext) -> Graph:
     """Gives the graph on blocked layouts. requires: ``typed``. Does nothing where there is nothing to block."""
+    if context.target.is_gpu:  # blocks are for vector registers
+        return graph
     machine, fixed = Machine(context.target), Fixed()
     plan = plan_layouts(graph, fixed, machine)
     blocker = Blocker(machine, fixed)

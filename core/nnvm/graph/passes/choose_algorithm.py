@@ -27,7 +27,7 @@ __all__ = ["choose_algorithm"]
 @register_pass("ChooseAlgorithm", requires=["typed"], opt_level=3)
 def choose_algorithm(graph: Graph, context: PassContext) -> Graph:
     """Applies the op attribute ``algorithm``. requires: ``typed``. Options ``precise``, ``training``: does nothing."""
-    if context.options.get("precise") or context.options.get("training"):
+    if context.options.get("precise") or context.options.get("training") or context.target.is_gpu:
         return graph
     is_fixed = Fixed()
 

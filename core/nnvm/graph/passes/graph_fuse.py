@@ -24,7 +24,7 @@ The idea of fusing by op pattern is NNVM's; grouping at the join of a diamond do
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nnvm.dim import Shape, numel
 from nnvm.graph.devices import device_of
@@ -54,6 +54,7 @@ class FuseLimits:
         serial_rows, serial_elements: a reduction to fewer results than `serial_rows` runs on one thread; it takes no
             expensive nodes over more than `serial_elements` elements, which threads share among them.
         search: groups looked at to exclude a cycle; where that does not suffice, nothing is fused.
+        loop_nests: whether an op that builds its own loop nest is a kernel; on a GPU the frontend runs it.
     """
 
     nodes: int = 64
@@ -65,20 +66,27 @@ class FuseLimits:
     serial_rows: int = 4
     serial_elements: int = 1 << 24
     search: int = 256
+    loop_nests: bool = True
 
 
 #: Every node a group of its own.
 ALONE = FuseLimits(nodes=1, prologue_nodes=0, recompute_nodes=0)
 
 
-@register_pass("GraphFuse", provides=["fused"], without=lambda graph, context: fuse_graph(graph, ALONE))
+@register_pass(
+    "GraphFuse", provides=["fused"], without=lambda graph, context: fuse_graph(graph, _limits(ALONE, context))
+)
 def graph_fuse(graph: Graph, context: PassContext) -> Graph:
     """Makes groups of the nodes that become one kernel. Below opt_level 2 every node is a group of its own.
 
     requires: types. provides: ``fused``; ``inplace`` on the graph of a group.
     """
     limits = context.options.get("fuse_limits") or FuseLimits()
-    return fuse_graph(graph, limits if context.opt_level >= 2 else ALONE)
+    return fuse_graph(graph, _limits(limits if context.opt_level >= 2 else ALONE, context))
+
+
+def _limits(limits: FuseLimits, context: PassContext) -> FuseLimits:
+    return replace(limits, loop_nests=False) if context.target.is_gpu else limits
 
 
 def fuse_graph(graph: Graph, limits: FuseLimits | None = None) -> Graph:
@@ -282,7 +290,7 @@ class _Fuser:
 
         A view of an input that the caller gives with strides is a copy.
         """
-        if not (node.op.has("compute") or node.op.has("build_tir")):
+        if not (node.op.has("compute") or (node.op.has("build_tir") and self.limits.loop_nests)):
             return False
         return not is_view(node) or node.inputs[0].node in self.strided
 

@@ -88,9 +88,12 @@ class RowProgram:
         return numel(tuple(a.extent for a in self.kept))
 
 
-def row_program(outputs: Sequence[Tensor], sources: Mapping[Tensor, Source], space: Space) -> RowProgram | None:
-    """The row program of a group; None where its reductions do not run over the same rows."""
-    return _Builder(outputs, sources, space).build()
+def row_program(
+    outputs: Sequence[Tensor], sources: Mapping[Tensor, Source], space: Space, keep: bool = True
+) -> RowProgram | None:
+    """The row program of a group; None where its reductions do not run over the same rows. `keep`: what is dear and
+    several passes need goes into row buffers."""
+    return _Builder(outputs, sources, space).build(keep)
 
 
 class _Mismatch(Exception):
@@ -106,7 +109,7 @@ class _Builder:
         self.reductions = [t for t in topological(outputs) if isinstance(t.body, Reduce) and t not in inputs]
         self.inliner = Inliner(space, inputs, frozenset(self.reductions))
 
-    def build(self) -> RowProgram | None:
+    def build(self, keep: bool) -> RowProgram | None:
         first = self.reductions[0]
         self.kept = [Axis(Var(a.name), a.extent).bind(self.space) for a in first.axes if a.extent != 1]
         self.row = [Axis(Var(a.name), a.extent).bind(self.space) for a in first.reduce_axes if a.extent != 1]
@@ -116,7 +119,8 @@ class _Builder:
         except _Mismatch:
             return None
         program = RowProgram(self.kept, self.row, passes, results, [], rest)
-        _keep_shared(program, self.space)
+        if keep:
+            _keep_shared(program, self.space)
         return program
 
     def _passes(self) -> list[Pass]:

@@ -19,19 +19,19 @@ from nnvm.te.expr import Expr, Var
 from nnvm.tir.affine import Affine, Space
 from nnvm.tir.stmt import Stmt
 
-__all__ = ["rows"]
+__all__ = ["collapse_kept", "rows"]
 
 
 def rows(program: RowProgram, space: Space, target: Target) -> Stmt:
     """The loop nest of a row program, the better of the two ways."""
-    _collapse_kept(program, space)
+    collapse_kept(program, space)
     vector = _kept_vector_axis(program, target)
     if vector is None:
         return along(program, space, target)
     return across(program, vector, space, target)
 
 
-def _collapse_kept(program: RowProgram, space: Space) -> None:
+def collapse_kept(program: RowProgram, space: Space) -> None:
     """Fewer kept loops, where all passes allow it."""
     roots: list[Expr] = [e for p in program.passes for e in p.roots] + [w.value for w in program.results]
     writes = [w for p in program.passes for w in p.writes] + program.results

@@ -1,0 +1,114 @@
+"""Triton's interpreter on raw addresses of the host's memory.
+
+Triton interprets when the variable TRITON_INTERPRET is 1 before it is first imported. The device's math library is not
+there then: its functions are numpy's and the C library's instead.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import threading
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+__all__ = ["interpret", "is_interpreting"]
+
+#: The interpreter keeps the program it is at in a global.
+_lock = threading.RLock()
+
+
+@lru_cache(maxsize=1)
+def is_interpreting() -> bool:
+    """Whether Triton interprets in this process."""
+    import triton
+
+    knobs = getattr(triton, "knobs", None)
+    if knobs is not None:
+        return bool(knobs.runtime.interpret)
+    import os
+
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def interpret(fn: Any, signature: Sequence[tuple[str, str]], arguments: Sequence[int], programs: int) -> int:
+    """Runs `programs` programs of a kernel; the number of the check that failed, 0 where none did.
+
+    Args:
+        fn: the decorated function.
+        signature: name and Triton type of each argument.
+        arguments: addresses and sizes; without the last one where that is ``failure``.
+    """
+    import triton.language as tl
+    from triton.runtime.interpreter import GridExecutor, TensorHandle
+
+    class Direct(GridExecutor):  # type: ignore[misc]
+        """Arguments are on the host already."""
+
+        def _init_args_hst(self, args: Any, kwargs: Any) -> Any:
+            return args, kwargs
+
+        def _restore_args_dev(self, *args: Any) -> None:
+            pass
+
+    def argument(value: int, kind: str) -> Any:
+        if not kind.startswith("*"):
+            t = tl.str_to_ty(kind, None)
+            return tl.tensor(TensorHandle(np.array([value], np.int64 if kind == "i64" else np.int32), t), t)
+        pointer = tl.pointer_type(tl.str_to_ty(kind[1:], None))
+        return tl.tensor(TensorHandle(np.array([value], np.uint64), pointer), pointer)
+
+    flag = ctypes.c_int32(0)
+    values = list(arguments)
+    if signature and signature[-1][0] == "failure":
+        values.append(ctypes.addressof(flag))
+    with _lock:
+        fn.fn.__globals__.update(libdevice=_Library())
+        run = Direct(fn.rewrite() if hasattr(fn, "rewrite") else fn.fn, fn.arg_names, (programs,))
+        run(*(argument(v, kind) for v, (_, kind) in zip(values, signature, strict=True)))
+    return flag.value
+
+
+class _Library:
+    """`triton.language.extra.libdevice` on the interpreter's values."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        function = _FUNCTIONS.get(name)
+        if function is None:
+            raise AttributeError(f"the interpreter knows no libdevice.{name}")
+
+        def call(*operands: Any) -> Any:
+            import triton.language as tl
+            from triton.runtime.interpreter import TensorHandle
+
+            arrays = [o.handle.data for o in operands]
+            shaped = max(operands, key=lambda o: o.handle.data.size)
+            dtype = shaped.dtype.scalar
+            with np.errstate(all="ignore"):
+                out = np.asarray(function(*arrays), arrays[0].dtype)
+            kind = tl.block_type(dtype, list(out.shape)) if shaped.type.is_block() else dtype
+            return tl.tensor(TensorHandle(out, dtype), kind)
+
+        return call
+
+
+def _by_element(f: Callable[..., float]) -> Callable[..., Any]:
+    def safe(*x: float) -> float:
+        try:
+            return f(*x)
+        except (ValueError, OverflowError):
+            return math.inf
+
+    return np.vectorize(safe, otypes=[np.float64])
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **{f: getattr(np, f) for f in ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "sinh",
+                                   "cosh", "tanh", "trunc", "rint", "hypot", "copysign", "nextafter", "fmod")},
+    "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "asinh": np.arcsinh, "acosh": np.arccosh,
+    "atanh": np.arctanh, "atan2": np.arctan2, "pow": np.power, "erf": _by_element(math.erf),
+    "erfc": _by_element(math.erfc), "lgamma": _by_element(math.lgamma),
+}  # fmt: skip

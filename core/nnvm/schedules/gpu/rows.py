@@ -1,0 +1,250 @@
+"""Row programs on a GPU: tiles of rows, in one of three ways.
+
+*Persistent*: a whole row in the tile; what several passes need stays in registers (softmax, norms).
+*Looped*: rows too long for that are walked in blocks, once for each pass, with a tile of partial results that is
+reduced when the row is done.
+*Window*: few elements a row, and neighbouring rows near each other in memory (pooling, depthwise convolution): one row
+per lane, its elements one after the other.
+
+The sources of reductions are guarded by the length of the row, with the neutral value outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from nnvm.dim import ceildiv
+from nnvm.schedules.cpu.access import At, Held, all_affines, parts
+from nnvm.schedules.cpu.emit import Emitter, dim_value
+from nnvm.schedules.cpu.injective import Write
+from nnvm.schedules.cpu.loops import Axis, collapse
+from nnvm.schedules.cpu.row_program import Pass, Reduction, RowProgram
+from nnvm.schedules.cpu.rows import collapse_kept
+from nnvm.schedules.gpu.tiles import Body, Cut, digits, next_power, warps, written
+from nnvm.te.expr import INDEX, Buffer, Const, Expr, Load, Reduce, Select, Var, binary
+from nnvm.te.tensor import IterVar, Tensor
+from nnvm.tir.affine import Affine, Space, affine, atom_affine
+from nnvm.tir.lower_reduce import combine, neutral, take
+from nnvm.tir.stmt import Allocate, For, If, Let, Stmt, Store, seq
+
+__all__ = ["rows_body"]
+
+#: Elements of the longest row that is held whole, and of a tile.
+PERSISTENT, TILE = 8192, 1024
+#: Rows of a tile whose lanes lie along the rows' neighbours, and elements of each.
+ACROSS_ROWS, ACROSS_STEP = 64, 32
+#: Elements of a row that is a window, and how far apart in memory its neighbours are at most.
+WINDOW, NEAR = 64, 4
+#: Elements of a block of a long row.
+LONG = 2048
+
+
+def rows_body(program: RowProgram, space: Space) -> Body:
+    """The launch of a row program without row buffers."""
+    collapse_kept(program, space)
+    _collapse_row(program, space)
+    extent, length = program.kept_numel, program.row_numel
+    across = _across(program)
+    number = Var("program")
+    if isinstance(length, int) and length <= WINDOW and len(program.passes) == 1 and _near(program):
+        size = min(256, next_power(extent)) if isinstance(extent, int) else 256
+        x = Cut.of("x", extent, size, atom_affine(number), space)
+        return Body(number, x.blocks, x.around(_Window(program, x, space).write()), 4)
+    whole = next_power(length) if isinstance(length, int) else None
+    most = TILE // (whole or LONG) or 1
+    if across:
+        most = ACROSS_ROWS
+    size = min(most, next_power(extent)) if isinstance(extent, int) else most
+    persistent = whole is not None and size * whole <= PERSISTENT
+    step = whole if persistent and whole is not None else ACROSS_STEP if across else LONG
+    x = Cut.of("x", extent, size, atom_affine(number), space)
+    rows = (_Persistent if persistent else _Looped)(program, x, space, step)
+    return Body(number, x.blocks, x.around(rows.write()), warps(size * step))
+
+
+def _collapse_row(program: RowProgram, space: Space) -> None:
+    """Fewer row axes, where all passes allow it."""
+    roots: list[Expr] = [e for p in program.passes for e in p.roots]
+    forms = [*all_affines(roots), *(w.address for p in program.passes for w in p.writes)]
+    row, env = collapse(program.row, forms, space)
+    if env:
+        memo: dict[int, Expr] = {}
+        program.passes = [p.rewrite(space, env, memo) for p in program.passes]
+        program.row = row
+
+
+def _steps(program: RowProgram, axes: Sequence[Axis]) -> list[int]:
+    """Elements between neighbours along any of `axes`, of all that the reductions read."""
+    names = {a.var for a in axes}
+    out: list[int] = []
+    for e in parts(*(r.source for p in program.passes for r in p.reductions)):
+        if isinstance(e, At):
+            out += [abs(c) for a, c in e.address.terms.items() if a in names and isinstance(c, int)]
+    return out
+
+
+def _across(program: RowProgram) -> bool:
+    """Are the inputs contiguous from row to row rather than along the row?"""
+    return _steps(program, program.kept).count(1) > _steps(program, program.row).count(1)
+
+
+def _near(program: RowProgram) -> bool:
+    return min(_steps(program, program.kept), default=NEAR + 1) <= NEAR
+
+
+@dataclass(eq=False)
+class _Rows:
+    """One tile of rows; `held` has the variable of each reduction's result."""
+
+    program: RowProgram
+    x: Cut
+    space: Space
+    step: int = 1
+    held: dict[Tensor, Var] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        program = self.program
+        for p in program.passes:
+            self.held.update((r.tensor, Var(r.tensor.name, r.tensor.dtype)) for r in p.reductions)
+        self.lane = Axis(Var("r"), self.step)
+        self.emitter = Emitter(held=self._value)
+        memo: dict[int, Expr] = {}
+        env = {**digits(program.kept, atom_affine(self.x.index), self.space), **self.row_digits()}
+        self.passes = [p.rewrite(self.space, env, memo) for p in program.passes]
+        self.results = [w.rewrite(self.space, env, memo) for w in program.results]
+
+    def _value(self, e: Held) -> Expr:
+        return self.held[e.tensor]
+
+    def row_digits(self) -> dict[Var, Affine]:
+        """The row axes in terms of the position in the row."""
+        position = self.position()
+        if len(position.terms) == 1 and position.const == 0:
+            self.space.bind(next(iter(position.terms)), affine(0), affine(self.program.row_numel) - 1)
+        return digits(self.program.row, position, self.space)
+
+    def position(self) -> Affine:
+        return atom_affine(self.lane.var)
+
+    def inside(self) -> Expr | None:
+        """Whether the position is on the row; None where it always is."""
+        length = self.program.row_numel
+        if length % self.step == 0 and length != 0:
+            return None
+        return binary("lt", self.emitter.index(self.position()), dim_value(length))
+
+    def source(self, r: Reduction, inside: Expr | None) -> Expr:
+        value = self.emitter.value(r.source)
+        return value if inside is None else Select(inside, value, neutral(r.op, value.dtype))
+
+    def writes(self, writes: Sequence[Write], inside: Expr | None) -> Stmt:
+        body = written(writes, self.emitter)
+        body = body if inside is None else If(inside, body)
+        return For(self.lane.var, Const(self.step, INDEX), body, "tile")
+
+    def axes(self) -> tuple[IterVar, ...]:
+        return (IterVar(self.lane.var, self.step, "reduce"),)
+
+    def accumulator(self, r: Reduction, source: Expr, at: Expr, size: int) -> _Accumulator:
+        """Partial results of a reduction, `size` of them, of which element `at` takes `source`."""
+        value = Buffer(f"{r.tensor.name}_acc", (size,), source.dtype, None, "local")
+        old = Load(value, (at,))
+        start = Store(value, (at,), neutral(r.op, source.dtype))
+        if r.index is None:
+            return _Accumulator((value,), start, Store(value, (at,), combine(r.op, old, source)), old, None)
+        place = Buffer(f"{r.tensor.name}_at", (size,), INDEX, None, "local")
+        found = Load(place, (at,))
+        best, index = take(r.op, (old, found), (source, self.emitter.value(r.index)))
+        new, number = Var("best", source.dtype), Var("best_at")
+        step = Let(new, best, Let(number, index, seq([Store(value, (at,), new), Store(place, (at,), number)])))
+        return _Accumulator(
+            (value, place), seq([start, Store(place, (at,), Const(INDEX.max, INDEX))]), step, old, found
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Accumulator:
+    """Memory for partial results, what sets it, what takes one more source, and how it is read."""
+
+    buffers: tuple[Buffer, ...]
+    start: Stmt
+    step: Stmt
+    value: Expr
+    index: Expr | None
+
+
+def _allocated(made: Sequence[_Accumulator], body: Stmt) -> Stmt:
+    for b in (b for a in reversed(made) for b in a.buffers):
+        body = Allocate(b, body)
+    return body
+
+
+class _Persistent(_Rows):
+    def write(self) -> Stmt:
+        inside = self.inside()
+        body: list[Stmt] = [written(self.results, self.emitter)] if self.results else []
+        for p in reversed(self.passes):
+            # what the stores need of this pass's reductions is bound around them
+            if p.writes:
+                body.insert(0, self.writes(p.writes, inside))
+            for r in reversed(p.reductions):
+                index = None if r.index is None else self.emitter.value(r.index)
+                value = Reduce(r.op, self.source(r, inside), self.axes(), index)
+                body = [Let(self.held[r.tensor], value, seq(body))]
+        return seq(body)
+
+
+class _Looped(_Rows):
+    """Positions are `block * step + lane`, so the row axes are divisions of that."""
+
+    def position(self) -> Affine:
+        if not hasattr(self, "block"):
+            self.block = Axis(Var("r_block"), ceildiv(self.program.row_numel, self.step)).bind(self.space)
+            self.at = Var("r_at")
+        return atom_affine(self.at)
+
+    def write(self) -> Stmt:
+        body: list[Stmt] = [written(self.results, self.emitter)] if self.results else []
+        for p in reversed(self.passes):
+            body = [self._pass(p, seq(body))] if p.reductions else [self._walk([self._stores(p)]), *body]
+        return seq(body)
+
+    def _stores(self, p: Pass) -> Stmt:
+        inside = self.inside()
+        body = written(p.writes, self.emitter)
+        return body if inside is None else If(inside, body)
+
+    def _walk(self, body: Sequence[Stmt]) -> Stmt:
+        """`body` for each position of the row, a block at a time."""
+        place = self.emitter.index(atom_affine(self.block.var) * self.step + atom_affine(self.lane.var))
+        tile = For(self.lane.var, Const(self.step, INDEX), Let(self.at, place, seq(body)), "tile")
+        return For(self.block.var, dim_value(self.block.extent), tile, "serial")
+
+    def _pass(self, p: Pass, rest: Stmt) -> Stmt:
+        inside, lane = self.inside(), self.emitter.index(atom_affine(self.lane.var))
+        made = [self.accumulator(r, self.source(r, inside), lane, self.step) for r in p.reductions]
+        for r, a in zip(p.reductions, made):
+            rest = Let(self.held[r.tensor], Reduce(r.op, a.value, self.axes(), a.index), rest)
+        steps = [a.step for a in made]
+        if p.writes:
+            steps.append(self._stores(p))
+        begin = For(self.lane.var, Const(self.step, INDEX), seq([a.start for a in made]), "tile")
+        return _allocated(made, seq([begin, self._walk(steps), rest]))
+
+
+class _Window(_Rows):
+    def inside(self) -> Expr | None:
+        return None
+
+    def write(self) -> Stmt:
+        (p,) = self.passes
+        body: Stmt = written(self.results, self.emitter)
+        made = [self.accumulator(r, self.emitter.value(r.source), Const(0, INDEX), 1) for r in p.reductions]
+        for r, a in zip(p.reductions, made):
+            body = Let(self.held[r.tensor], a.value if a.index is None else a.index, body)
+        steps = [a.step for a in made]
+        if p.writes:
+            steps.append(written(p.writes, self.emitter))
+        walk = For(self.lane.var, dim_value(self.program.row_numel), seq(steps), "unrolled")
+        return _allocated(made, seq([*(a.start for a in made), walk, body]))

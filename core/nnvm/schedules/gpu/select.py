@@ -1,0 +1,92 @@
+"""Which schedule runs a group on a GPU: decided by the structure of the computation alone, as on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from nnvm.dim import row_major
+from nnvm.schedules.cpu.access import Source
+from nnvm.schedules.cpu.attention import match_attention
+from nnvm.schedules.cpu.kernel import Strides, span
+from nnvm.schedules.cpu.row_program import RowProgram, row_program
+from nnvm.schedules.gpu.attention import attention_body
+from nnvm.schedules.gpu.injective import elementwise_bodies
+from nnvm.schedules.gpu.matmul import matmul_body, product_of
+from nnvm.schedules.gpu.rows import rows_body
+from nnvm.schedules.gpu.tiles import Body, GridKernel, kernel_of
+from nnvm.te.expr import Buffer, Reduce
+from nnvm.te.tensor import Tensor, topological
+from nnvm.tir.affine import Space
+
+__all__ = ["lower_for_grid"]
+
+
+def lower_for_grid(inputs: Sequence[Tensor], outputs: Sequence[Tensor], name: str, strides: Strides) -> GridKernel:
+    """The launches that compute `outputs` from `inputs`; `strides` of those that are not contiguous."""
+    sources: dict[Tensor, Source] = {}
+    params: list[Buffer] = []
+    for i, t in enumerate((*inputs, *outputs)):
+        s = strides.get(t) or row_major(t.shape)
+        buffer = Buffer(f"in{i}" if i < len(inputs) else f"out{i - len(inputs)}", (span(t.shape, s),), t.dtype)
+        params.append(buffer)
+        sources[t] = Source(buffer, s)
+    group = _Group(sources)
+    group.lower(outputs)
+    return kernel_of(name, params, len(outputs), group.bodies, group.scratch)
+
+
+@dataclass
+class _Group:
+    """The launches made so far. `sources`: what lies in memory, or will."""
+
+    sources: dict[Tensor, Source]
+    bodies: list[Body] = field(default_factory=list)
+    scratch: list[Buffer] = field(default_factory=list)
+
+    def lower(self, outputs: Sequence[Tensor]) -> None:
+        if not any(isinstance(t.body, Reduce) for t in topological(outputs)):
+            self.bodies += elementwise_bodies(outputs, self.sources, Space())
+            return
+        space = Space()
+        if (found := match_attention(outputs)) is not None:
+            body = attention_body(found, self.sources, space)
+            if body is not None:
+                self.bodies.append(body)
+                return
+            space = Space()
+        whole = row_program(outputs, self.sources, space, keep=False)
+        if whole is None:
+            self._staged(outputs)
+            return
+        self.bodies.append(_rows(whole, space))
+        if whole.rest:
+            self.bodies += elementwise_bodies(whole.rest, self.sources, Space())
+
+    def _staged(self, outputs: Sequence[Tensor]) -> None:
+        """Each reduction that others need into memory of its own first."""
+        memory = {t: s for t, s in self.sources.items() if t not in outputs}
+        done: set[Tensor] = set()
+        for t in topological(outputs):
+            if not isinstance(t.body, Reduce) or t in memory:
+                continue
+            place = self.sources.get(t) or self._scratch(t)
+            space = Space()
+            alone = row_program([t], {**memory, t: place}, space, keep=False)
+            assert alone is not None, "a single reduction is always a row program"
+            self.bodies.append(_rows(alone, space))
+            memory[t] = place
+            done.add(t)
+        if left := [t for t in outputs if t not in done]:
+            self.bodies += elementwise_bodies(left, {**memory, **{t: self.sources[t] for t in left}}, Space())
+
+    def _scratch(self, t: Tensor) -> Source:
+        strides = row_major(t.shape)
+        buffer = Buffer(f"stage{len(self.scratch)}", (span(t.shape, strides),), t.dtype)
+        self.scratch.append(buffer)
+        return Source(buffer, strides)
+
+
+def _rows(program: RowProgram, space: Space) -> Body:
+    product = product_of(program)
+    return rows_body(program, space) if product is None else matmul_body(program, product, space)
