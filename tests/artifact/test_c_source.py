@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import os
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ import pytest
 
 import nnvm
 import nnvm.symbol as sym
-from nnvm.artifact import as_level, compile_artifact
+from nnvm.artifact import as_level, c_source, compile_artifact
 from nnvm.artifact.c_source import compiler, export_c, link_shared
 from nnvm.cli.main import main
 from nnvm.compiler.build_module import typed_graph
@@ -46,8 +47,8 @@ def built(folder, outputs, inputs, params=None):
     return library(export_c(Container(folder / "m.nnvm"), folder / "made"))
 
 
-def library(files):
-    lib = ctypes.CDLL(str(link_shared(files, CC)))
+def library(files, command=CC):
+    lib = ctypes.CDLL(str(link_shared(files, command)))
     lib.nnvm_create.restype, lib.nnvm_create.argtypes = ctypes.c_void_p, [ctypes.c_char_p]
     lib.nnvm_run.argtypes = [ctypes.c_void_p] * 4
     lib.nnvm_destroy.argtypes = [ctypes.c_void_p]
@@ -144,7 +145,6 @@ def test_code_for_another_machine_is_exported_as_it_is(tmp_path):
     assert library.startswith(b"!<arch>\n/ ")
     elf = library.index(b"\x7fELF")
     assert library[elf + 18 : elf + 20] == b"\xb7\0"  # EM_AARCH64
-    assert compiler("aarch64-unknown-linux-gnu") is None or "CC" in os.environ or Target.host().triple[0] == "a"
 
 
 def test_the_command(exported, tmp_path, capsys):
@@ -168,3 +168,39 @@ def test_a_compiler_that_fails_is_quoted(exported, tmp_path, capsys, monkeypatch
     monkeypatch.setenv("CC", "no-such-compiler")
     assert main(["export-c", str(exported[0]), "-o", str(tmp_path / "c")]) == 1
     assert "no-such-compiler cannot be run" in capsys.readouterr().err
+
+
+def test_without_a_compiler_there_is_everything_but_the_library(exported, tmp_path, monkeypatch, capsys):
+    """The kernels' objects and the header are there, for whoever links them."""
+    artifact, _ = exported
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(c_source.importlib.util, "find_spec", lambda name: None)
+    assert compiler(Target.host().triple) is None
+    assert main(["export-c", str(artifact), "-o", str(tmp_path / "made")]) == 0
+    assert "pip install ziglang" in capsys.readouterr().out
+    names = {"example.c", "libnet_kernels.a", "net.c", "net.h", "net.safetensors"}
+    assert {p.name for p in (tmp_path / "made").iterdir()} == names
+
+
+@pytest.mark.slow  # ziglang compiles a C library for each machine when it is first asked to
+@pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="the package ziglang is not installed")
+def test_the_compiler_that_ziglang_brings(exported, tmp_path, monkeypatch):
+    """With nothing on the PATH: for this machine, and for another one."""
+    artifact, _ = exported
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CC", raising=False)
+    command = compiler(Target.host().triple)
+    assert command[1:] == ["-m", "ziglang", "cc"]
+    files = export_c(Container(artifact), tmp_path / "here")
+    lib, model = library(files, command)
+    x, y = RNG.standard_normal((2, 3, 9, 9)).astype(np.float32), np.empty((2, 6), np.float32)
+    assert run(lib, model, [x], [y], [2]) == 0
+    np.testing.assert_array_equal(y, nnvm.runtime.load(artifact).run(x=x)["output0"])
+    lib.nnvm_destroy(model)
+    v = variable("x", TensorType((4,)))
+    compile_artifact(Graph((apply("exp", [v])[0],), (v.node,)), {}, tmp_path / "m.nnvm", [as_level("aarch64")])
+    foreign = compiler("aarch64-unknown-linux-gnu")
+    assert foreign[-2:] == ["-target", "aarch64-linux-gnu"]
+    made = link_shared(export_c(Container(tmp_path / "m.nnvm"), tmp_path / "there"), foreign)
+    assert made.read_bytes()[:20][18:20] == b"\xb7\0"  # the machine in an ELF header: AArch64

@@ -6,6 +6,7 @@ The source is the plan written out, one call a step. Kernels are the artifact's 
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -13,10 +14,12 @@ import shlex
 import shutil
 import struct
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from nnvm.artifact.c_text import EXAMPLE, HEADER, MAKE_READY, PREPARE, RUN, SOURCE, STAGE
+from nnvm.atomic_write import atomic_write
 from nnvm.dim import Dim, numel
 from nnvm.runtime.artifact.container import Container
 from nnvm.runtime.artifact.module import read_spec
@@ -50,34 +53,44 @@ def export_c(container: Container, folder: Path, level: str | None = None) -> li
         f"{name}.safetensors": weights,
     }
     for file, data in files.items():
-        (folder / file).write_bytes(data)
+        with atomic_write(folder / file) as out:
+            out.write(data)
     return [folder / file for file in files]
 
 
 def compiler(triple: str) -> list[str] | None:
-    """The command of a C compiler for `triple`: ``$CC``, else cc, gcc or clang; None where there is none.
+    """The command of a C compiler for `triple`; None where there is none.
 
-    Only compilers for this machine are looked for; for another one set ``CC`` (aarch64-linux-gnu-gcc).
+    It is ``$CC``, else one that is on the PATH (cc, gcc or clang for this machine, aarch64-linux-gnu-gcc and the like
+    for others), else the one that the package ``ziglang`` brings, which compiles for any machine.
     """
     if given := os.environ.get("CC"):
         return shlex.split(given)
-    if triple.partition("-")[0] != Target.host().triple.partition("-")[0]:
+    arch = triple.partition("-")[0]
+    native = arch == Target.host().triple.partition("-")[0]
+    names = ("cc", "gcc", "clang") if native else (f"{arch}-linux-gnu-gcc",)
+    if (found := next((path for name in names if (path := shutil.which(name))), None)) is not None:
+        return [found]
+    if importlib.util.find_spec("ziglang") is None:
         return None
-    found = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
-    return [found] if found is not None else None
+    return [sys.executable, "-m", "ziglang", "cc", *([] if native else ["-target", f"{arch}-linux-gnu"])]
 
 
 def link_shared(files: Sequence[Path], command: Sequence[str]) -> Path:
     """Makes a shared library of what `export_c` wrote. RuntimeError quotes the compiler where it fails."""
     source, library = (next(f for f in files if f.suffix == s and f.name != "example.c") for s in (".c", ".a"))
     made = source.with_name(f"lib{source.stem}.so")
-    arguments = [*command, "-shared", "-fPIC", "-O2", str(source), str(library), "-lm", "-o", str(made)]
+    part = made.with_suffix(".so.tmp")  # an interruption leaves no half of a library
+    arguments = [*command, "-shared", "-fPIC", "-O2", str(source), str(library), "-lm", "-o", str(part)]
     try:
         done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(f"{shlex.join(arguments)} failed: {done.stderr.strip()[:400]}")
+        part.replace(made)
     except OSError as error:
         raise RuntimeError(f"{command[0]} cannot be run: {error}") from error
-    if done.returncode != 0:
-        raise RuntimeError(f"{shlex.join(arguments)} failed: {done.stderr.strip()[:400]}")
+    finally:
+        part.unlink(missing_ok=True)
     return made
 
 

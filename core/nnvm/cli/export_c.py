@@ -13,7 +13,8 @@ __all__ = ["COMMAND"]
 DESCRIPTION = """\
 Write a model that `nnvm compile` made as C: a header with nnvm_create, nnvm_run and nnvm_destroy, the source behind it,
 the kernels as a static library, the weights as a safetensors file, and an example program. Where there is a C compiler
-(cc, gcc, clang, or what CC says) it makes a shared library of it too; the header says how to make a program.
+(what CC says; cc, gcc or clang; aarch64-linux-gnu-gcc and the like for other machines; or the one in the Python package
+ziglang, which compiles for all of them) it makes a shared library of it too; the header says how to make a program.
 
 examples
   nnvm export-c model.nnvm -o model_c --level x86-64-v3
@@ -49,7 +50,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         print("\n".join(f"wrote {f} ({f.stat().st_size} bytes)" for f in files))
         if command is None:
-            print("no C compiler for this level was found, so there is no shared library; set CC to one")
+            print("no C compiler for this level was found, so there is no shared library: set CC to one, or "
+                  "pip install ziglang")  # fmt: skip
     return 0
 
 
