@@ -3,6 +3,7 @@
 from nnvm.ops import (
     attention,
     barrier,
+    bessel_functions,
     bitcast,
     broadcast,
     create,
@@ -18,9 +19,12 @@ from nnvm.ops import (
     nn_pool,
     nn_winograd,
     nnvm_forms,
+    normal_functions,
+    orthogonal,
     pad,
     reduce,
     resize,
+    running,
     scan_sort,
     scatter,
     transform,
@@ -35,7 +39,8 @@ from nnvm.ops import nnvm_relations as nnvm_relations
 from nnvm.ops import type_relations as type_relations
 
 __all__ = [
-    "attention", "barrier", "bitcast", "broadcast", "create", "elemwise", "gamma_functions", "im2col", "index",
-    "layout_transform", "nn_conv", "nn_conv_transpose", "nn_dense", "nn_norm", "nn_pool", "nn_winograd",
-    "nnvm_forms", "pad", "reduce", "resize", "scan_sort", "scatter", "transform", "winograd_choice",
+    "attention", "barrier", "bessel_functions", "bitcast", "broadcast", "create", "elemwise", "gamma_functions",
+    "im2col", "index", "layout_transform", "nn_conv", "nn_conv_transpose", "nn_dense", "nn_norm", "nn_pool",
+    "nn_winograd", "nnvm_forms", "normal_functions", "orthogonal", "pad", "reduce", "resize", "running",
+    "scan_sort", "scatter", "transform", "winograd_choice",
 ]  # fmt: skip

@@ -172,6 +172,7 @@ _ARITHMETIC: list[tuple[str, str, Body, Callable[[Any, Any], Any], str, list[str
     ("atan2", "f", _op("atan2"), np.arctan2, "angle of the point (b, a)", []),
     ("hypot", "f", _op("hypot"), np.hypot, "sqrt(a * a + b * b)", []),
     ("copysign", "f", _op("copysign"), np.copysign, "a with the sign of b", []),
+    ("nextafter", "f", _op("nextafter"), np.nextafter, "the next number after a towards b", []),
     ("bitwise_and", "iub", _op("and"), np.bitwise_and, "a & b", []),
     ("bitwise_or", "iub", _op("or"), np.bitwise_or, "a | b", []),
     ("bitwise_xor", "iub", _op("xor"), np.bitwise_xor, "a ^ b", []),

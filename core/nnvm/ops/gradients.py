@@ -9,6 +9,7 @@ from nnvm.ops import gradients_forms as gradients_forms
 from nnvm.ops import gradients_nn as gradients_nn
 from nnvm.ops import gradients_pool as gradients_pool
 from nnvm.ops import gradients_reduce as gradients_reduce
+from nnvm.ops import gradients_special as gradients_special
 from nnvm.ops import gradients_transform as gradients_transform
 
 __all__: list[str] = []

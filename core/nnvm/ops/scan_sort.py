@@ -22,14 +22,14 @@ from nnvm.ops.shape_rules import resolve_axis, show
 from nnvm.te.expr import Buffer, Expr
 from nnvm.tir.stmt import Allocate, If, PrimFunc, Stmt, seq
 
-__all__: list[str] = []
+__all__ = ["sort_key", "unravel"]
 
 Attrs = Mapping[str, Any]
 Array = np.ndarray[Any, Any]
 Types = tuple[TensorType, ...]
 
 
-def _unravel(linear: Expr, shape: Sequence[Dim]) -> tuple[Expr, ...]:
+def unravel(linear: Expr, shape: Sequence[Dim]) -> tuple[Expr, ...]:
     """Indices into dimensions `shape` of a row-major position."""
     out: list[Expr] = []
     for size in reversed(shape[1:]):
@@ -43,7 +43,7 @@ def _line(shape: Shape, axis: int, row: Expr, k: Expr) -> tuple[Expr, ...]:
     if not shape:
         return ()
     others = [d for i, d in enumerate(shape) if i != axis]
-    at = _unravel(row, others)
+    at = unravel(row, others)
     return (*at[:axis], k, *at[axis:])
 
 
@@ -73,14 +73,14 @@ def _scan(name: str, op: str, start: int, reference: Callable[..., Any], doc: st
         acc = Buffer("acc", (numel(inner),), t, scope="scratch")
 
         def element(i: tuple[Expr, ...], k: Expr, j: Expr) -> list[Stmt]:
-            at = (*i, k, *_unravel(j, inner))
+            at = (*i, k, *unravel(j, inner))
             # a value is converted to the result's type before it is summed
             value = te.cast(te.cast(te.load(x, at), out.dtype), t)
             total = te.binary(op, te.load(acc, (j,)), value)
             return [store(acc, (j,), total), store(out, at, te.load(acc, (j,)))]
 
         def line(row: Expr) -> Stmt:
-            i = _unravel(row, x.shape[:axis])
+            i = unravel(row, x.shape[:axis])
             begin = loop("j", numel(inner), lambda j: store(acc, (j,), te.const(start, t)))
             steps = loop("k", x.shape[axis], lambda k: loop("l", numel(inner), lambda j: element(i, k, j)))
             return Allocate(acc, seq([begin, steps]))
@@ -106,7 +106,7 @@ _scan("cumsum", "add", 0, np.cumsum, "Running sums along an axis.")
 _scan("cumprod", "mul", 1, np.cumprod, "Running products along an axis.")
 
 
-def _key(value: Expr) -> Expr:
+def sort_key(value: Expr) -> Expr:
     """A value as it is compared: bools as numbers, half types as float32."""
     return te.cast(value, U8 if value.dtype.is_bool else value.dtype.compute)
 
@@ -187,7 +187,7 @@ def _sort_tir(attrs: Attrs, inputs: Types, outputs: Types, name: str) -> PrimFun
     values, indices = (None, outs[0]) if len(outs) == 1 else outs
     n: Dim = x.shape[axis] if x.shape else 1
     out_shape = outs[0].shape
-    key_type = _key(te.load(x, [te.const(0)] * len(x.shape))).dtype
+    key_type = sort_key(te.load(x, [te.const(0)] * len(x.shape))).dtype
 
     def line(row: Expr) -> Stmt:
         def write(keys: Buffer, order: Buffer) -> list[Stmt]:
@@ -201,9 +201,11 @@ def _sort_tir(attrs: Attrs, inputs: Types, outputs: Types, name: str) -> PrimFun
         descending = attrs["largest"] if "largest" in attrs else attrs["descending"]
         if "k" in attrs and isinstance(attrs["k"], int) and 0 < attrs["k"] <= _INSERTED:
             return _best(
-                n, attrs["k"], lambda k: _key(te.load(x, _line(x.shape, axis, row, k))), key_type, descending, write
+                n, attrs["k"], lambda k: sort_key(te.load(x, _line(x.shape, axis, row, k))), key_type, descending, write
             )
-        return _sorted_line(n, lambda k: _key(te.load(x, _line(x.shape, axis, row, k))), key_type, descending, write)
+        return _sorted_line(
+            n, lambda k: sort_key(te.load(x, _line(x.shape, axis, row, k))), key_type, descending, write
+        )
 
     return function(name, [x], outs, [loop("row", _lines(x.shape, axis), line, "parallel")])
 
