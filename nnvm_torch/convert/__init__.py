@@ -8,10 +8,13 @@ from nnvm_torch.convert import (  # noqa: F401  each registers its family
     indexing,
     matmul,
     norm,
+    order,
+    placing,
     pooling,
     reduction,
     shape,
     shape_edit,
+    special,
     strided,
 )
 from nnvm_torch.convert.table import TABLE, Context, NeedsMemory, Unsupported

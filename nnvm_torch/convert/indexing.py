@@ -83,7 +83,8 @@ def _scatter(c: Context, x: NodeEntry, dim: int, index: NodeEntry, src: NodeEntr
     return c.op("scatter", x, index, src, axis=normal_axis(dim, x.type.rank), reduce=reduce, include_self=include_self)
 
 
-_REDUCE = {"add": "add", "multiply": "prod", "sum": "add", "prod": "prod", "amax": "amax", "amin": "amin"}
+_REDUCE = {"add": "add", "multiply": "prod", "sum": "add", "prod": "prod", "amax": "amax", "amin": "amin",
+           "mean": "mean"}  # fmt: skip
 
 
 def _filled(c: Context, index: NodeEntry, value: Scalar, like: NodeEntry) -> NodeEntry:
