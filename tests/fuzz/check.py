@@ -343,8 +343,8 @@ def classified(program: Program) -> tuple[Fault | None, bool]:
         return fault, False
     if fault.kind == "tracing":
         return fault, True
-    other = check(program, as_traced if fault.kind == "strides" else "aot_eager")
-    return fault, other is not None and other.kind == fault.kind
+    others = [check(program, b) for b in ("aot_eager", *((as_traced,) if fault.kind == "strides" else ()))]
+    return fault, any(other is not None and other.kind == fault.kind for other in others)
 
 
 def as_traced(gm: Any, inputs: Any) -> Any:
@@ -357,8 +357,9 @@ def as_traced(gm: Any, inputs: Any) -> Any:
         def run(args: list[Any]) -> list[Any]:
             made = list(graph.forward(*args))
             for i, (t, w) in enumerate(zip(made, wanted)):
-                if isinstance(t, torch.Tensor) and t.stride() != w.stride() and t._base is None:
-                    made[i] = torch.empty_strided(t.shape, w.stride(), dtype=t.dtype).copy_(t)
+                if isinstance(t, torch.Tensor) and t._base is None:
+                    strides = [s if isinstance(s, int) else s.node.hint for s in w.stride()]
+                    made[i] = torch.empty_strided(t.shape, strides, dtype=t.dtype).copy_(t)
             args.clear()
             return made
 

@@ -22,7 +22,7 @@ from tests.fuzz.shrink import shrink
 __all__ = ["Sweep", "same_kind"]
 
 #: Seconds that one model may take.
-LIMIT = 60.0
+LIMIT = 240.0
 #: Models that one child checks before a new one is forked: what compiled code and caches take is given back.
 PER_CHILD = 40
 
