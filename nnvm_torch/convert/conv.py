@@ -68,3 +68,18 @@ converts(*(f"upsample_nearest{n}d.default" for n in (1, 2, 3)))(_nearest("neares
 converts(*(f"_upsample_nearest_exact{n}d.default" for n in (1, 2, 3)))(_nearest("nearest_exact"))
 converts("upsample_linear1d.default", "upsample_bilinear2d.default", "upsample_trilinear3d.default")(_smooth("linear"))
 converts("upsample_bicubic2d.default")(_smooth("cubic"))
+
+
+def _by_size_or_scale(convert: Any) -> Any:
+    """The overload that takes a size or factors, which exported programs keep."""
+
+    def convert_vec(c: Context, x: NodeEntry, size: Any, *rest: Any) -> Value:
+        *options, scales = rest
+        out: NodeEntry = convert(c, x, c.shape[2:], *options, *(scales or ()))
+        return out
+
+    return convert_vec
+
+
+converts("upsample_nearest2d.vec")(_by_size_or_scale(_nearest("nearest")))
+converts("upsample_bilinear2d.vec")(_by_size_or_scale(_smooth("linear")))

@@ -148,7 +148,7 @@ def _vector_norm(c: Context, x: NodeEntry, ord: float = 2, dim: Axes = None, kee
 
 def _scan(c: Context, name: str, x: NodeEntry, dim: int) -> NodeEntry:
     x = c.cast(x, c.dtype)
-    return x if x.type.rank == 0 else c.op(name, x, axis=normal_axis(dim, x.type.rank))
+    return x if x.type.rank == 0 else c.op(name, x, axis=normal_axis(dim, x.type.rank), dtype=c.dtype)
 
 
 @converts("cumsum.default")

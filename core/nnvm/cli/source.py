@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import nnvm.ops  # noqa: F401  registers the operators that a graph may use
-from nnvm.cli.command import CliError
+from nnvm.cli.command import CliError, one_line
 from nnvm.graph import Graph, NodeEntry
 from nnvm.graph.json import load_json
 from nnvm.runtime.memory import Memory, NumpyMemory
@@ -64,7 +64,7 @@ def load(
         return _onnx(path, shapes) if path.suffix == ".onnx" else _json(path, shapes, params)
     if path.is_file() and path.suffix != ".py":
         raise CliError(
-            f"{spec}: a model is an .onnx, .pt2 or .nnvm file, NNVM JSON in a .json file, or a name (see --help)"
+            f"{spec}: a model is an .onnx file, a .pt2, .nnvm or .json file (NNVM JSON), or a name (see --help)"
         )
     return _torch(spec, batch, dtype)
 
@@ -74,17 +74,15 @@ def _onnx(path: Path, shapes: Shapes | None) -> Model:
         import onnx
     except ModuleNotFoundError:
         raise CliError("ONNX files need the package onnx: pip install onnx", status=1) from None
-    from google.protobuf.message import DecodeError
-
-    from nnvm.frontend.onnx import UnsupportedModel, from_onnx
+    from nnvm.frontend.onnx import InvalidModel, UnsupportedModel, from_onnx
 
     try:
         imported = from_onnx(str(path), shapes)
         names = tuple(o.name for o in onnx.load(str(path), load_external_data=False).graph.output)
     except UnsupportedModel as e:
         raise CliError(f"{path}: {'; '.join(map(str, e.nodes))}", status=1) from e
-    except DecodeError as e:
-        raise CliError(f"{path} is no ONNX model: {e}", status=1) from e
+    except InvalidModel as e:
+        raise CliError(f"{path}: {e}", status=1) from e
     return replace(_numpy(path.stem, imported.graph, imported.params), output_names=names)
 
 
@@ -97,8 +95,11 @@ def _json(path: Path, shapes: Shapes | None, params: Mapping[str, Any] | None) -
             with contextlib.suppress(ModuleNotFoundError):
                 importlib.import_module("nnvm_torch")
         graph = load_json(text)
+    except RecursionError as e:
+        raise CliError(f"{path} is no graph in NNVM's JSON format: it is nested too deep", status=1) from e
     except (ValueError, KeyError, TypeError, IndexError, SyntaxError) as e:
-        what = f"line {e.lineno}: {e.msg}" if isinstance(e, json.JSONDecodeError) else str(e).strip("'\"")
+        what = f"line {e.lineno}: {e.msg}" if isinstance(e, json.JSONDecodeError) else one_line(e)
+        what = what.removeprefix("no graph in NNVM's JSON format: ")
         raise CliError(f"{path} is no graph in NNVM's JSON format: {what}", status=1) from e
     if any(n.op.has("host_call") for n in graph.nodes):
         model: Model = importlib.import_module("nnvm_torch.bench.graph").read_model(path.stem, graph)

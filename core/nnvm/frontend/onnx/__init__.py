@@ -10,12 +10,13 @@
 from typing import Any
 
 from nnvm.frontend.onnx.export import UnsupportedGraph, to_onnx
-from nnvm.frontend.onnx.importer import Imported, UnsupportedModel, UnsupportedNode, from_onnx
+from nnvm.frontend.onnx.importer import Imported, InvalidModel, UnsupportedModel, UnsupportedNode, from_onnx
 from nnvm.frontend.onnx.session import Session
 from nnvm.graph.exporters import register_exporter
 
 __all__ = [
-    "Backend", "Imported", "Session", "UnsupportedGraph", "UnsupportedModel", "UnsupportedNode", "from_onnx", "to_onnx",
+    "Backend", "Imported", "InvalidModel", "Session", "UnsupportedGraph", "UnsupportedModel", "UnsupportedNode",
+    "from_onnx", "to_onnx",
 ]  # fmt: skip
 
 register_exporter("onnx", to_onnx)

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import nnvm.ops  # noqa: F401  registers the operators
+from nnvm import config
 from nnvm.dim import Dim, symbol
 from nnvm.dtype import DType
 from nnvm.frontend.onnx import convert  # noqa: F401  registers the converters
 from nnvm.frontend.onnx.formats import Narrow, format_of
-from nnvm.frontend.onnx.functions import definition_of, inline_definitions
+from nnvm.frontend.onnx.functions import definition_of
 from nnvm.frontend.onnx.narrow import LOOKS, MOVES, looking, moving
-from nnvm.frontend.onnx.old_opsets import at_opset
 from nnvm.frontend.onnx.protos import array_of, element_type, format_array_of, type_proto
+from nnvm.frontend.onnx.reading import OLDEST, prepared, read_model
 from nnvm.frontend.onnx.sizes import fold_sizes
 from nnvm.frontend.onnx.subgraphs import CONTROL
 from nnvm.frontend.onnx.table import Context, Dims, NeedsValue, Unsupported, Value, find, materialise, of_array
-from nnvm.frontend.onnx.unsupported import UnsupportedModel, UnsupportedNode
+from nnvm.frontend.onnx.unsupported import InvalidModel, UnsupportedModel, UnsupportedNode
 from nnvm.graph import Graph, Node, NodeEntry, TensorType, TypeInferenceError, apply, variable
 
-__all__ = ["Imported", "UnsupportedModel", "UnsupportedNode", "from_onnx"]
+__all__ = ["Imported", "InvalidModel", "UnsupportedModel", "UnsupportedNode", "from_onnx"]
 
 Array = np.ndarray[Any, Any]
 
@@ -32,8 +33,6 @@ Array = np.ndarray[Any, Any]
 SMALL = 4096
 #: Nodes of bodies that are written out, at most: loops in loops multiply.
 LARGEST = 20_000
-#: Models of older opsets are converted to this one first.
-OLDEST = 7
 
 
 class Imported(NamedTuple):
@@ -59,19 +58,24 @@ def from_onnx(
         values: arrays of inputs that are to be constants.
 
     Raises:
+        FileNotFoundError: there is no such file. InvalidModel: it holds no model, or one that contradicts itself.
         UnsupportedModel: lists everything that cannot be imported.
     """
-    import onnx
-    import onnx.inliner
+    return _Importer(prepared(read_model(model)), shapes or {}, values or {}).run()
 
-    if isinstance(model, (str, os.PathLike)):
-        model = onnx.load(os.fspath(model))
-    if (version := next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), OLDEST)) < OLDEST:
-        model = at_opset(model, version, OLDEST)
-    if len(model.functions):
-        model = onnx.inliner.inline_local_functions(model)
-    model = inline_definitions(model)
-    return _Importer(model, shapes or {}, values or {}).run()
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Errors at what does not fit an operator as `Unsupported`; with NNVM_DEBUG they come as they are."""
+    try:
+        yield
+    except (Unsupported, TypeInferenceError, BrokenBody):
+        raise
+    except Exception as e:
+        if config.debug_level():
+            raise
+        text = " ".join(str(e).split())[:200]
+        raise Unsupported(f"what it says does not fit together ({type(e).__name__}: {text})") from e
 
 
 class BrokenBody(Exception):
@@ -120,16 +124,15 @@ class _Importer:
 
     def _initializer(self, tensor: Any) -> None:
         try:
-            if (narrow := format_array_of(tensor)) is not None:
-                array, f = narrow
-                self.env[tensor.name] = Narrow(self._weight(tensor.name, array, f.store), f)
-                return
-            array, dtype = array_of(tensor)
+            with _explained():
+                if (narrow := format_array_of(tensor)) is not None:
+                    array, f = narrow
+                    self.env[tensor.name] = Narrow(self._weight(tensor.name, array, f.store), f)
+                    return
+                self.env[tensor.name] = self._weight(tensor.name, *array_of(tensor))
         except Unsupported as e:
             self._refuse("initializer", tensor.name, str(e))
             self.broken.add(tensor.name)
-            return
-        self.env[tensor.name] = self._weight(tensor.name, array, dtype)
 
     def _weight(self, called: str, array: Array, dtype: DType) -> NodeEntry:
         """A constant, or a variable of kind ``param``."""
@@ -145,9 +148,12 @@ class _Importer:
         return self.variables[name]
 
     def _input(self, info: Any) -> None:
-        f = format_of(info.type.tensor_type.elem_type) if info.type.HasField("tensor_type") else None
         try:
-            entry = variable(info.name, self._type(info))
+            with _explained():
+                if any(v.name == info.name for v in self.inputs):
+                    raise Unsupported("another input has this name")
+                f = format_of(info.type.tensor_type.elem_type) if info.type.HasField("tensor_type") else None
+                entry = variable(info.name, self._type(info))
         except Unsupported as e:
             self._refuse("input", info.name, str(e))
             self.broken.add(info.name)
@@ -191,18 +197,20 @@ class _Importer:
             self.broken.update(outputs)
             return
         try:
-            if unknown := [i for i in node.input if i not in self.env]:
-                raise Unsupported(f"nothing gives its input {unknown[0]}")
-            attrs = {a.name: _attribute(a) for a in node.attribute if not a.HasField("g")}
-            inputs = [self.env[i] for i in node.input]
-            context = Context(node.op_type, inputs, attrs, opset, [bool(o) for o in node.output], self.params)
-            folded = fold_sizes(context)
-            if any(isinstance(v, Narrow) for v in inputs) and node.op_type in MOVES | LOOKS:
-                converter = partial(moving if node.op_type in MOVES else looking, converter)
-            result = converter(context) if folded is None else folded
-            results: list[Value | None] = list(result) if isinstance(result, Sequence) else [result]
-            if missing := [o for o, r in zip(node.output, [*results, *[None] * len(node.output)]) if o and r is None]:
-                raise Unsupported(f"its output {missing[0]}")
+            with _explained():
+                if unknown := [i for i in node.input if i not in self.env]:
+                    raise Unsupported(f"nothing gives its input {unknown[0]}")
+                attrs = _Attributes((a.name, _attribute(a)) for a in node.attribute if not a.HasField("g"))
+                inputs = [self.env[i] for i in node.input]
+                context = Context(node.op_type, inputs, attrs, opset, [bool(o) for o in node.output], self.params)
+                folded = fold_sizes(context)
+                if any(isinstance(v, Narrow) for v in inputs) and node.op_type in MOVES | LOOKS:
+                    converter = partial(moving if node.op_type in MOVES else looking, converter)
+                result = converter(context) if folded is None else folded
+                results: list[Value | None] = list(result) if isinstance(result, Sequence) else [result]
+                whole = [*results, *[None] * len(node.output)]
+                if missing := [o for o, r in zip(node.output, whole) if o and r is None]:
+                    raise Unsupported(f"its output {missing[0]}")
         except BrokenBody:
             self.broken.update(outputs)  # what broke in there is listed already
         except NeedsValue as e:
@@ -265,17 +273,25 @@ class _Importer:
             return None
         declared = info.type.tensor_type.elem_type if info.type.HasField("tensor_type") else 0
         try:
-            if isinstance(value, Narrow):
-                if declared and format_of(declared) != value.format:
-                    raise Unsupported(f"it is of {value.format.name}, the model says otherwise")
-                return _own(value.entry)
-            entry = materialise(value)
-            if declared and element_type(declared) != entry.type.dtype:
-                raise Unsupported(f"it is {entry.type}, the model says {element_type(declared)}")
+            with _explained():
+                if isinstance(value, Narrow):
+                    if declared and format_of(declared) != value.format:
+                        raise Unsupported(f"it is of {value.format.name}, the model says otherwise")
+                    return _own(value.entry)
+                entry = materialise(value)
+                if declared and element_type(declared) != entry.type.dtype:
+                    raise Unsupported(f"it is {entry.type}, the model says {element_type(declared)}")
         except Unsupported as e:
             self._refuse("output", info.name, str(e))
             return None
         return _own(entry)
+
+
+class _Attributes(dict[str, Any]):
+    """Attributes of a node by name."""
+
+    def __missing__(self, name: str) -> Any:
+        raise Unsupported(f"its attribute {name} is missing")
 
 
 def _own(entry: NodeEntry) -> NodeEntry:

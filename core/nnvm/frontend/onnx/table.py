@@ -14,13 +14,19 @@ from nnvm.frontend.onnx.formats import Narrow
 from nnvm.graph import NodeEntry, TensorType, apply, constant, topological
 from nnvm.graph.evaluate import can_evaluate, evaluate_node
 
-__all__ = ["CONVERTERS", "Context", "Converter", "Dims", "NeedsValue", "Unsupported", "converts", "emit", "find",
-           "known", "materialise", "of_array", "of_dims", "scalar"]  # fmt: skip
+__all__ = ["CONVERTERS", "Context", "Converter", "Dims", "NeedsValue", "Unsupported", "converts", "counted", "emit",
+           "find", "known", "materialise", "of_array", "of_dims", "scalar"]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
 
 #: Constants of up to so many elements are computed while importing.
 FOLD_LIMIT = 4096
+
+
+#: Elements of a tensor, at most: no machine holds more.
+LARGEST = 1 << 40
+#: Elements of a constant that importing makes out of numbers, at most.
+LARGEST_CONSTANT = 1 << 26
 
 
 class Unsupported(Exception):
@@ -163,6 +169,8 @@ def emit(op: str, *inputs: NodeEntry, **attrs: Any) -> NodeEntry:
     node = apply(op, inputs, attrs)
     entry = node[0]
     size = entry.type.numel
+    if isinstance(size, int) and size > LARGEST:
+        raise Unsupported(f"a tensor of {size} elements")
     if all(e.node.is_constant for e in inputs) and isinstance(size, int) and size <= FOLD_LIMIT and can_evaluate(node):
         if not all(is_static(v) for v in node.attrs.values() if isinstance(v, tuple)) or any(
             isinstance(v, SymDim) for v in node.attrs.values()
@@ -202,6 +210,13 @@ def materialise(value: Value) -> NodeEntry:
     if isinstance(value, Narrow):
         raise Unsupported(f"elements of type {value.format.name}")
     return value
+
+
+def counted(n: int, what: str) -> int:
+    """`n` where a constant may have so many elements; Unsupported else."""
+    if not 0 <= n <= LARGEST_CONSTANT:
+        raise Unsupported(f"{what} of {n} elements, more than {LARGEST_CONSTANT}")
+    return n
 
 
 def scalar(number: Any, dtype: DType) -> NodeEntry:

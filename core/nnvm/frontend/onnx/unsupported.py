@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["UnsupportedModel", "UnsupportedNode"]
+__all__ = ["InvalidModel", "UnsupportedModel", "UnsupportedNode"]
+
+
+class InvalidModel(ValueError):
+    """The file is no ONNX model, or one that contradicts itself."""
 
 
 @dataclass(frozen=True)

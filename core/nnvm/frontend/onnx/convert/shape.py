@@ -8,7 +8,7 @@ from nnvm.dim import Dim, dim_max, dim_min, is_static, numel
 from nnvm.dtype import BF16, F32, I64, f32_to_bf16
 from nnvm.frontend.onnx.convert.elementwise import cast
 from nnvm.frontend.onnx.protos import element_type
-from nnvm.frontend.onnx.table import Context, Unsupported, Value, axis_of, converts, emit, of_array, of_dims
+from nnvm.frontend.onnx.table import Context, Unsupported, Value, axis_of, converts, counted, emit, of_array, of_dims
 from nnvm.graph import NodeEntry
 from nnvm.ops.shape_rules import broadcast_shapes
 
@@ -139,6 +139,7 @@ def slice_(c: Context) -> NodeEntry:
 
 def _cut_symbolic(x: NodeEntry, axis: int, n: Dim, begin: Dim, end: Dim, step: int) -> NodeEntry:
     """The cases in which no comparison with the symbolic size decides anything."""
+
     def bound(d: Dim) -> Dim:
         if isinstance(d, int) and d >= 1 << 30:
             return n
@@ -237,7 +238,7 @@ def range_(c: Context) -> NodeEntry:
         length = max(0, length) if isinstance(length, int) else length
         return emit("arange", start=start, step=step, length=length, dtype=dtype)
     start, limit, step = (c.value(i, "the range").ravel()[0] for i in range(3))
-    count = max(0, int(np.ceil((float(limit) - float(start)) / float(step))))
+    count = counted(max(0, int(np.ceil((float(limit) - float(start)) / float(step)))), "a range")
     if dtype == BF16:
         return of_array(f32_to_bf16(np.float32(start) + np.arange(count, dtype=np.float32) * np.float32(step)), BF16)
     return of_array((start + np.arange(count) * step).astype(dtype.numpy), dtype)
@@ -258,7 +259,7 @@ def one_hot(c: Context) -> NodeEntry:
     n = of_array(np.asarray(depth, np.int64), I64)
     index = emit("where", emit("less", index, of_array(np.asarray(0, np.int64), I64)), emit("add", index, n), index)
     index = emit("expand_dims", index, axis=indices.type.rank)
-    hot = emit("equal", index, of_array(np.arange(depth), I64))
+    hot = emit("equal", index, of_array(np.arange(counted(depth, "a depth")), I64))
     order = list(range(indices.type.rank))
     order.insert(axis, indices.type.rank)
     hot = emit("transpose", hot, axes=tuple(order))
