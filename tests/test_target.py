@@ -46,6 +46,9 @@ def test_a_machine_that_tells_nothing_or_nonsense(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text,message", [
     ("", "must begin with"), ("llvm -mcpu", "none of"), ("llvm -mcpu=i386sx", "not known"), ("gpu", "must begin"),
+    ("llvm -mtriple=riscv64-unknown-linux-gnu", "no architecture that there is code for"),
+    ("llvm '", "No closing quot"),
+    ("llvm -mcpu=haswell -mtriple=aarch64-unknown-linux-gnu", "'haswell' is none of aarch64"),
 ])  # fmt: skip
 def test_wrong_texts(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -30,6 +30,8 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             return
     try:
         handle, temporary = tempfile.mkstemp(dir=os.path.dirname(target), prefix=".nnvm-", suffix=".tmp")
+    except FileNotFoundError as error:
+        raise FileNotFoundError(error.errno, "there is no such folder to write to", os.fspath(path)) from error
     except OSError as error:
         raise type(error)(error.errno, error.strerror, os.fspath(path)) from error
     try:

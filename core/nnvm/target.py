@@ -122,7 +122,10 @@ def _host_caches(folder: Path = Path("/sys/devices/system/cpu/cpu0")) -> tuple[i
 
 @lru_cache
 def _parse(text: str) -> Target:
-    words = shlex.split(text)
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"target {text!r}: {error}") from error
     kinds = ("llvm", *_GPUS, "reference")
     if not words or words[0] not in kinds:
         raise ValueError(f"target {text!r} must begin with one of {', '.join(kinds)}, as in 'llvm -mcpu=haswell'")
@@ -175,11 +178,16 @@ _LEVEL_OF = {
 
 
 def _features_of(cpu: str, triple: str) -> tuple[str, ...]:
-    if triple.startswith("aarch64"):
+    arch = triple.partition("-")[0]
+    level = cpu if cpu in _LEVELS else _LEVEL_OF.get(cpu)
+    if arch in ("aarch64", "arm64"):
+        if level is not None:
+            raise ValueError(f"processor {cpu!r} is none of {triple}")
         return ("neon",)
+    if arch not in ("x86_64", "amd64"):
+        raise ValueError(f"triple {triple!r} is of no architecture that there is code for: x86_64, aarch64")
     if cpu == "generic":
         return _LEVELS["x86-64"]
-    level = cpu if cpu in _LEVELS else _LEVEL_OF.get(cpu)
     if level is None:
         raise ValueError(f"processor {cpu!r} is not known; known: {', '.join(sorted({*_LEVELS, *_LEVEL_OF}))}")
     return tuple(sorted(_LEVELS[level]))

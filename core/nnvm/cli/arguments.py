@@ -6,8 +6,8 @@ import argparse
 
 from nnvm.cpu_list import parse_cpu_list
 
-__all__ = ["add_model_arguments", "core_list", "name_list", "named_file", "opt_level", "positive_float", "positive_int",
-           "shape", "size"]  # fmt: skip
+__all__ = ["add_model_arguments", "core_list", "name_list", "named_file", "opt_level", "output", "positive_float",
+           "positive_int", "shape", "size"]  # fmt: skip
 
 #: The most that a size, a count or a number of seconds may be: more is a slip, and would overflow somewhere.
 _MOST = 1 << 40
@@ -59,6 +59,13 @@ def size(text: str) -> tuple[str, int]:
     if not equals or not name.isidentifier() or not value.isascii() or not value.isdigit() or int(value) > _MOST:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=NUMBER")
     return name, int(value)
+
+
+def output(text: str) -> str:
+    """A path to write to."""
+    if not text or "\0" in text:
+        raise argparse.ArgumentTypeError(f"{text!r} is not the name of a file or folder")
+    return text
 
 
 def named_file(text: str) -> tuple[str, str]:

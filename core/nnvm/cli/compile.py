@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from nnvm.progress import progress_bar
 
-from .arguments import add_model_arguments, shape
+from .arguments import add_model_arguments, output, shape
 from .command import CliError, Command
 
 if TYPE_CHECKING:  # what is imported here would make every `nnvm` call wait
@@ -49,7 +49,9 @@ examples
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="what to compile; see above")
-    parser.add_argument("-o", "--output", metavar="FILE", required=True, help="the file to write, as model.nnvm")
+    parser.add_argument(
+        "-o", "--output", type=output, metavar="FILE", required=True, help="the file to write, as model.nnvm"
+    )
     parser.add_argument(
         "--target", action="append", default=[], metavar="TARGET",
         help="what to compile for: x86-64-v2, -v3, -v4, aarch64, host, or 'llvm -mcpu=NAME [-mtriple=TRIPLE]'; may be "
@@ -151,8 +153,7 @@ def _copied(model: Model) -> dict[str, Any]:
 
 
 def _read_params(file: str) -> dict[str, Any]:
-    import numpy as np
-
+    from nnvm.array_file import load_arrays
     from nnvm.frontend.mxnet.params import is_params, load_params
     from nnvm.runtime.artifact.tensors import read_tensors
     from nnvm.runtime.param_dict import load_param_dict
@@ -163,12 +164,13 @@ def _read_params(file: str) -> dict[str, Any]:
         if file.endswith(".params"):
             data = Path(file).read_bytes()
             return load_params(data) if is_params(data) else load_param_dict(data)
-        with np.load(file, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, AttributeError) as error:
-        raise CliError(
-            f"--params {file}: no .npz, .safetensors or .params file with arrays ({error})", status=1
-        ) from error
+        arrays = load_arrays(file)
+        if isinstance(arrays, dict):
+            return arrays
+        raise ValueError("an .npy file has no names")
+    except (ValueError, RecursionError) as error:
+        raise CliError(f"--params {file}: no .npz, .safetensors or .params file with arrays ({error})",
+                       status=1) from error  # fmt: skip
 
 
 def _facts(info: ArtifactInfo, seconds: float) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import os
 import platform
 import sys
@@ -27,6 +28,7 @@ OPTIONAL = (
     ("onnxruntime", "nnvm bench --against onnxruntime"),
     ("openvino", "nnvm bench --against openvino"),
     ("onnxscript", "nnvm bench --against onnxruntime,openvino"),
+    ("ziglang", "nnvm export-c without a C compiler"),
 )
 
 
@@ -91,9 +93,16 @@ def print_section(title: str, facts: list[tuple[str, str]]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    print_section("Compiler", [*compiler_facts(), cache_fact()])
-    print_section("PyTorch", torch_facts())
-    print_section("Optional packages", package_facts())
+    sections = {
+        "Compiler": [*compiler_facts(), cache_fact()],
+        "PyTorch": torch_facts(),
+        "Optional packages": package_facts(),
+    }
+    if args.json:
+        print(json.dumps({title: dict(facts) for title, facts in sections.items()}, indent=2))
+        return 0
+    for title, facts in sections.items():
+        print_section(title, facts)
     return 0
 
 
@@ -101,6 +110,6 @@ COMMAND = Command(
     "doctor",
     "show what this machine and installation offer",
     "Show the versions, the processor, the OpenMP runtime, the cache and the optional packages that nnvm finds.",
-    lambda parser: None,
+    lambda parser: parser.add_argument("--json", action="store_true", help="the same as JSON"),
     run,
 )

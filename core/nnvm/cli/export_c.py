@@ -6,6 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
+from .arguments import output
 from .command import CliError, Command
 
 __all__ = ["COMMAND"]
@@ -24,7 +25,7 @@ examples
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="FILE.nnvm", help="the compiled model")
-    parser.add_argument("-o", "--output", metavar="DIR", required=True, help="the folder to write to")
+    parser.add_argument("-o", "--output", type=output, metavar="DIR", required=True, help="the folder to write to")
     parser.add_argument("--level", metavar="NAME", help="the code to take, where the file has several")
     parser.add_argument("--json", action="store_true", help="say what was written as JSON")
 

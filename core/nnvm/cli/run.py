@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from nnvm.atomic_write import atomic_write
 
-from .arguments import positive_int
+from .arguments import output, positive_int
 from .command import CliError, Command, one_line
 
 if TYPE_CHECKING:  # what is imported here would make every `nnvm` call wait
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--input", action="append", default=[], metavar="[NAME=]FILE",
         help="an array in an .npy file, or arrays by name in an .npz file; may be repeated",
     )  # fmt: skip
-    parser.add_argument("-o", "--output", metavar="FILE", help="write the outputs by name to an .npz file")
+    parser.add_argument("-o", "--output", type=output, metavar="FILE", help="write the outputs by name to an .npz file")
     parser.add_argument("--level", metavar="NAME", help="the code to use, as x86-64-v2 (default: the best for here)")
     parser.add_argument(
         "--threads", type=positive_int, metavar="N",
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _arrays(module: Module, given: list[str]) -> dict[str, Any]:
     """Arrays by input name."""
-    import numpy as np
+    from nnvm.array_file import load_arrays
 
     names = [t.name for t in module.inputs]
     arrays: dict[str, Any] = {}
@@ -84,22 +84,15 @@ def _arrays(module: Module, given: list[str]) -> dict[str, Any]:
         name, equals, file = text.partition("=")
         if not equals or Path(text).is_file():  # a file may have an equals sign in its name
             name, file = "", text
-        try:
-            loaded = np.load(file, allow_pickle=False)
-        except FileNotFoundError:
-            raise
-        except (OSError, ValueError, EOFError) as error:
-            raise CliError(f"--input {file}: no .npy or .npz file ({error})", status=1) from error
-        if isinstance(loaded, np.ndarray):
+        loaded = load_arrays(file)
+        if not isinstance(loaded, dict):
             stem = Path(file).stem
-            found = name or (stem if stem in names or len(names) != 1 else names[0])
-            arrays[found] = loaded
-            continue
-        with loaded:
-            inside = {key: loaded[key] for key in loaded.files}
-        if name and len(inside) != 1:
-            raise CliError(f"--input {text}: {file} holds {len(inside)} arrays; leave out the name")
-        arrays.update({name: next(iter(inside.values()))} if name else inside)
+            loaded = {name or (stem if stem in names or len(names) != 1 else names[0]): loaded}
+        elif name:
+            if len(loaded) != 1:
+                raise CliError(f"--input {text}: {file} holds {len(loaded)} arrays; leave out the name")
+            loaded = {name: next(iter(loaded.values()))}
+        arrays.update(loaded)
     return arrays
 
 

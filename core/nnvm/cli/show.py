@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nnvm.atomic_write import atomic_write
+from nnvm.progress import progress_bar
 
-from .arguments import add_model_arguments, positive_int, size
+from .arguments import add_model_arguments, output, positive_int, size
 from .command import CliError, Command
 
 if TYPE_CHECKING:  # what is imported here would make every `nnvm` call wait
@@ -48,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--output",
+        type=output,
         metavar="FILE",
         help="write to FILE: a page where it ends in .html, else the text",
     )
@@ -124,15 +126,19 @@ def _shown(args: argparse.Namespace) -> Shown:
     from nnvm.target import Target
 
     model = _load(args)
-    done = _optimised(args, model)
-    sizes = _sizes(args, done.graph)
-    target = Target.current()
-    roof = Roof.of(target)
-    times = None
-    if done.compiled is not None:
-        from nnvm.cli.timing import kernel_times
+    with progress_bar() as tell:
+        if args.time:
+            tell("compiling", 0.0)
+        done = _optimised(args, model)
+        sizes = _sizes(args, done.graph)
+        target = Target.current()
+        roof = Roof.of(target)
+        times = None
+        if done.compiled is not None:
+            from nnvm.cli.timing import kernel_times
 
-        times = kernel_times(model, done.compiled, sizes, args.calls)
+            times = kernel_times(model, done.compiled, sizes, args.calls,
+                                 lambda text, part: tell(text, 0.5 + part / 2))  # fmt: skip
     prepare = kernels_of(done.prepare, roof, sizes) if done.prepare is not None else ()
     measured = f"Measured: the median of {args.calls} calls, on this machine." if times is not None else ""
     memory = done.graph.attrs["memory_plan"].report(sizes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from nnvm.cli.source import Model
@@ -17,8 +17,15 @@ __all__ = ["kernel_times"]
 _WARM_UP = 3
 
 
-def kernel_times(model: Model, compiled: CompiledGraph, sizes: Mapping[str, int], calls: int) -> dict[Node, float]:
-    """Median nanoseconds of each kernel of the main graph over `calls` calls, on the model's own tensors."""
+def kernel_times(
+    model: Model, compiled: CompiledGraph, sizes: Mapping[str, int], calls: int,
+    progress: Callable[[str, float], None] = lambda text, done: None,
+) -> dict[Node, float]:  # fmt: skip
+    """Median nanoseconds of each kernel of the main graph over `calls` calls, on the model's own tensors.
+
+    `progress` is told what is done next, between calls, and the part that is done.
+    """
+    progress("preparing weights", 0.0)
     graph = compiled.graph
     tensors = dict(zip((v.name for v in model.graph.inputs), model.tensors(sizes)))
     prepared: list[Any] = []
@@ -33,7 +40,8 @@ def kernel_times(model: Model, compiled: CompiledGraph, sizes: Mapping[str, int]
     for _ in range(_WARM_UP):
         executor.run(inputs, env)
     times: dict[Node, list[int]] = {}
-    for _ in range(calls):
+    for call in range(calls):
+        progress(f"call {call + 1} of {calls}", call / calls)
         for node, nanoseconds in executor.profile(inputs, env):
             times.setdefault(node, []).append(nanoseconds)
     return {node: float(statistics.median(taken)) for node, taken in times.items()}

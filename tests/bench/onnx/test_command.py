@@ -64,6 +64,7 @@ def test_the_command_without_torch(file, tmp_path):
         (["{file}", "mlp"], "to commands of their own"),
         (["{file}", "--profile"], "--profile is for models that PyTorch builds"),
         (["{file}", "--shape", "x=n,12"], "a benchmark needs numbers"),
+        (["{file}", "--input", "x=nowhere.npy"], "no file nowhere.npy"),
         (["{file}", "--json", "/nowhere/at/all.json"], "no such folder"),
     ],
 )

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from nnvm.array_file import load_arrays
 from nnvm.bench.engine import Array
 from nnvm.bench.errors import BenchError
 
@@ -121,10 +122,10 @@ def load_files(files: Mapping[str, str]) -> dict[str, Array]:
     arrays = {}
     for name, file in files.items():
         try:
-            loaded = np.load(file, allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise BenchError(f"--input {name}={file}: no .npy file ({' '.join(str(error).split())})") from error
-        if not isinstance(loaded, np.ndarray):
+            loaded = load_arrays(file)
+        except (OSError, ValueError) as error:
+            raise BenchError(f"--input {name}={file}: {error}") from error
+        if isinstance(loaded, dict):
             raise BenchError(f"--input {name}={file}: give an .npy file with one array")
         arrays[name] = loaded
     return arrays

@@ -40,6 +40,9 @@ def make_config(args: argparse.Namespace, console: Console) -> BenchConfig:
     for model in args.models:
         if not Path(model).is_file():
             raise BenchError(f"no file {model}")
+    for name, file in args.input:
+        if not Path(file).is_file():
+            raise BenchError(f"--input {name}={file}: no file {file}")
     shapes: dict[str, tuple[int, ...]] = {}
     for name, sizes in args.shape:
         if not all(isinstance(n, int) for n in sizes):
