@@ -27,6 +27,12 @@ COMMANDS: tuple[Command, ...] = (
 )
 
 
+EPILOG = """\
+exit status: 0 it went well · 1 something failed (a file, a model, a row of a benchmark) · 2 wrong use ·
+130 interrupted. Errors are one line on stderr; --debug, after the command, shows the traceback too.
+"""
+
+
 def version() -> str:
     """The installed version of nnvm-torch, or ``unknown`` where it runs from a source tree that is not installed."""
     try:
@@ -36,7 +42,10 @@ def version() -> str:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="nnvm", description="The nnvm compiler.", allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog="nnvm", description="The nnvm compiler.", epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
+    )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"nnvm-torch {version()}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
