@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import nnvm.ops  # noqa: F401  registers the operators
@@ -24,6 +24,7 @@ from nnvm.graph.passes.place_device import Placement
 from nnvm.graph.passes.plan_memory import MemoryPlan
 from nnvm.graph.structural import structural_key
 from nnvm.runtime import reference_device  # noqa: F401  registers the device
+from nnvm.runtime.defined_kernel import DefinedKernel, can_define
 from nnvm.runtime.device import copy_call, runtime_of
 from nnvm.runtime.executor import DeviceStep, HostStep, KernelStep, Plan
 from nnvm.runtime.llvm_jit import Kernel, compile_funcs
@@ -31,10 +32,35 @@ from nnvm.runtime.triton_launch import TritonKernel
 from nnvm.target import Target
 from nnvm.tir.stmt import PrimFunc
 
-__all__ = ["BuildOptions", "Clock", "CompiledGraph", "GroupCall", "KernelInfo", "compile_fused", "compile_graph",
-           "group_calls", "symbol_sources"]  # fmt: skip
+__all__ = ["BuildOptions", "Clock", "CompiledGraph", "CompilerFault", "GroupCall", "KernelInfo", "compile_fused",
+           "compile_graph", "group_calls", "symbol_sources"]  # fmt: skip
 
 Strides = tuple[Dim, ...] | None
+
+
+@dataclass(frozen=True)
+class CompilerFault:
+    """An exception inside the compiler that it could do without.
+
+    Attributes:
+        stage: ``pass``, ``schedule`` or ``LLVM``.
+        what: the pass, or the kernel with its operators.
+        sources: user source lines of the group.
+        error: the exception.
+    """
+
+    stage: str
+    what: str
+    sources: tuple[str, ...]
+    error: Exception
+
+    def __str__(self) -> str:
+        where = f" ({', '.join(self.sources)})" if self.sources else ""
+        kind = f"{self.stage} {self.what}" if self.stage == "pass" else f"{self.stage} of {self.what}"
+        return f"{kind}{where}: {type(self.error).__name__}: {self.error}"
+
+
+OnFault = Callable[[CompilerFault], None]
 
 
 @dataclass(frozen=True)
@@ -50,6 +76,8 @@ class BuildOptions:
         options: settings of single passes (`precise`, `fast_math`).
         verify: check the graph after each pass.
         instruments: watchers of passes.
+        on_fault: is told of an exception inside the compiler, which then goes on: without the pass that failed, or with
+            the group that failed run by the definitions of its ops. None: exceptions come through.
     """
 
     target: Target | None = None
@@ -59,6 +87,7 @@ class BuildOptions:
     options: Mapping[str, Any] = field(default_factory=dict)
     verify: bool = False
     instruments: tuple[Instrument, ...] = ()
+    on_fault: OnFault | None = None
 
 
 @dataclass(frozen=True)
@@ -141,15 +170,28 @@ def _compile(graph: Graph, options: BuildOptions) -> CompiledGraph:
                           verify=options.verify)  # fmt: skip
     clock = Clock()
     with clock("passes"):
-        graph = apply_passes(graph, pipeline(options.enabled_passes), context)
+        graph = _optimised(graph, options, context)
     prepare_graph: Graph | None = graph.attrs.get("prepare")
     own = target.kind == "llvm" or target.is_gpu
     host = target if own else Target.host()  # other targets have a device of their own
-    compiled = compile_fused(graph, host, clock)
+    compiled = compile_fused(graph, host, clock, options.on_fault)
     if prepare_graph is None or not prepare_graph.outputs:
         return compiled
-    prepare = compile_fused(prepare_graph, host, clock)
+    prepare = compile_fused(prepare_graph, host, clock, options.on_fault)
     return CompiledGraph(compiled.plan, prepare, compiled.kernels, clock.seconds)
+
+
+def _optimised(graph: Graph, options: BuildOptions, context: PassContext) -> Graph:
+    """The graph after all passes; one that fails is left out where faults are to be done without."""
+    while True:
+        try:
+            return apply_passes(graph, pipeline(options.enabled_passes), context)
+        except Exception as error:
+            name = getattr(error, "failed_pass", "")
+            if options.on_fault is None or not name or name in context.disabled:
+                raise
+            options.on_fault(CompilerFault("pass", name, (), error))
+            context = replace(context, disabled=context.disabled | {name})
 
 
 class Clock:
@@ -180,28 +222,62 @@ class GroupCall:
         return structural_key(self.node.attrs["graph"]), self.input_strides, self.output_strides
 
 
-def compile_fused(graph: Graph, target: Target, clock: Clock) -> CompiledGraph:
-    """Kernels and plan of a fused and memory-planned graph."""
+def compile_fused(graph: Graph, target: Target, clock: Clock, on_fault: OnFault | None = None) -> CompiledGraph:
+    """Kernels and plan of a fused and memory-planned graph; `on_fault` as in `BuildOptions`."""
     calls = group_calls(graph)
     if target.is_gpu:
         return _compile_for_gpu(graph, target, clock, calls)
     funcs: dict[tuple[object, ...], PrimFunc] = {}
+    kernels: dict[tuple[object, ...], Kernel | DefinedKernel] = {}
     keys = []
     with clock("lower"):
         for call in calls:
             key = call.key
             keys.append(key)
-            if key not in funcs:
-                name = f"k{len(funcs)}_{call.node.name}"
+            if key in funcs or key in kernels:
+                continue
+            name = f"k{len(funcs) + len(kernels)}_{call.node.name}"
+            try:
                 funcs[key] = lower_group(call.node.attrs["graph"], target, name,
                                          call.input_strides, call.output_strides)  # fmt: skip
+            except Exception as error:
+                kernels[key] = _defined(call, name, "schedule", error, on_fault)
     with clock("llvm"):
-        kernels = dict(zip(funcs, compile_funcs(list(funcs.values()), target)))
+        try:
+            kernels.update(zip(funcs, compile_funcs(list(funcs.values()), target)))
+        except Exception:
+            if on_fault is None:
+                raise
+            first = dict(reversed(list(zip(keys, calls))))
+            for key, func in funcs.items():
+                try:
+                    (kernels[key],) = compile_funcs([func], target)
+                except Exception as error:
+                    kernels[key] = _defined(first[key], func.name, "LLVM", error, on_fault)
     with clock("plan"):
         plan = _plan(graph, {c.node: kernels[k] for c, k in zip(calls, keys)})
     uses = Counter(keys)
     infos = tuple(_info(c.node, kernels[k], uses[k] > 1) for c, k in zip(calls, keys))
     return CompiledGraph(plan, None, infos, clock.seconds)
+
+
+def _defined(call: GroupCall, name: str, stage: str, error: Exception, on_fault: OnFault | None) -> DefinedKernel:
+    """What runs a group that cannot be compiled; the error again where faults come through, or nothing can run it."""
+    graph: Graph = call.node.attrs["graph"]
+    if on_fault is None or not can_define(graph):
+        raise error
+    inner = [n for n in graph.nodes if not n.is_variable and not n.is_constant]
+    sources = tuple(dict.fromkeys(n.source for n in inner if n.source))
+    on_fault(CompilerFault(stage, f"{name} = {' + '.join(n.op.name for n in inner)}", sources, error))
+    strides = (*call.input_strides, *call.output_strides)
+    used: set[str] = set()
+    for n in graph.nodes:
+        for d in (d for e in n.outputs for d in e.type.shape):
+            used |= symbols(d)
+    for s in strides:
+        for d in s or ():
+            used |= symbols(d)
+    return DefinedKernel(name, graph, sorted(used), strides)
 
 
 def _compile_for_gpu(graph: Graph, target: Target, clock: Clock, calls: Sequence[GroupCall]) -> CompiledGraph:
@@ -241,7 +317,7 @@ def group_calls(graph: Graph) -> list[GroupCall]:
     ]
 
 
-def _plan(graph: Graph, kernels: Mapping[Node, Kernel] | Mapping[Node, TritonKernel]) -> Plan:
+def _plan(graph: Graph, kernels: Mapping[Node, Kernel | DefinedKernel] | Mapping[Node, TritonKernel]) -> Plan:
     memory = graph.attrs["memory_plan"]
     steps: list[KernelStep | HostStep | DeviceStep] = []
     for node in memory.steps:
@@ -292,7 +368,7 @@ def symbol_sources(graph: Graph, used: set[str]) -> dict[str, tuple[int, int]]:
     return sources
 
 
-def _info(node: Node, kernel: Kernel | TritonKernel, shared: bool) -> KernelInfo:
+def _info(node: Node, kernel: Kernel | TritonKernel | DefinedKernel, shared: bool) -> KernelInfo:
     inner = [n for n in node.attrs["graph"].nodes if not n.is_variable and not n.is_constant]
     sources = tuple(dict.fromkeys(n.source for n in inner if n.source))
     return KernelInfo(kernel.name, tuple(n.op.name for n in inner), sources, shared)

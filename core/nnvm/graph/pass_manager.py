@@ -157,7 +157,11 @@ def _run(p: Pass, graph: Graph, context: PassContext) -> Graph:
     for watcher in watchers:
         watcher.before_pass(p.name, graph)
     start = time.perf_counter()
-    after = p.run(graph, context)
+    try:
+        after = p.run(graph, context)
+    except Exception as error:
+        error.failed_pass = p.name  # type: ignore[attr-defined]  # who catches it may leave the pass out
+        raise
     seconds = time.perf_counter() - start
     context.seconds[p.name] = context.seconds.get(p.name, 0.0) + seconds
     for attr in p.provides:

@@ -20,6 +20,7 @@ from nnvm.graph.graph import Graph
 from nnvm.graph.node import Node, NodeEntry
 from nnvm.graph.passes.plan_memory import MemoryPlan
 from nnvm.runtime import openmp
+from nnvm.runtime.defined_kernel import DefinedKernel, DefinedSegment
 from nnvm.runtime.device import DeviceCall, runtime_of
 from nnvm.runtime.instances import Arena, ArenaPool, Instances
 from nnvm.runtime.llvm_jit import Kernel
@@ -35,7 +36,7 @@ class KernelStep:
     """One kernel call: `kernel(*buffers)`."""
 
     node: Node
-    kernel: Kernel | TritonKernel
+    kernel: Kernel | TritonKernel | DefinedKernel
     buffers: tuple[NodeEntry, ...]
     symbols: Mapping[str, Dim]
 
@@ -79,7 +80,7 @@ class _Instance:
     """A plan with every size known."""
 
     env: Mapping[str, int]
-    segments: list[Any]  # Program or _Host
+    segments: list[Any]  # Program, DefinedSegment or _Host
     arenas: ArenaPool
     outputs: list[tuple[tuple[int, ...], DType, tuple[int, ...] | None]]
     elsewhere: list[tuple[int, _View, bool]]  # outputs that no step writes: (position, where they are, copy or not)
@@ -116,6 +117,7 @@ class Executor:
         self.memory = memory
         self._lock = threading.Lock()
         self._instances: Instances[_Instance] = Instances()
+        self._free_arenas: list[Arena] = []
         graph = plan.graph
         self._first_output = 1 + len(graph.inputs)
         self._first_constant = self._first_output + len(graph.outputs)
@@ -199,7 +201,8 @@ class Executor:
         instance = self._instance(inputs, env)
         result: list[tuple[Node, int]] = []
         original = instance.segments
-        nodes = [s.node for s in self.plan.steps if isinstance(s, KernelStep)]
+        kernels = [s for s in self.plan.steps if isinstance(s, KernelStep)]
+        nodes = [s.node for s in kernels if not isinstance(s.kernel, DefinedKernel)]
 
         class _Timed:
             def __init__(self, program: Program) -> None:
@@ -216,6 +219,7 @@ class Executor:
     def release(self) -> None:
         """Frees arenas and instances that are not in use."""
         self._instances.clear()
+        self._free_arenas.clear()
 
     def _run_mixed(
         self, instance: _Instance, bases: Any, arena: Arena, threads: int, inputs: Sequence[Any],
@@ -259,7 +263,7 @@ class Executor:
 
     def _instantiate(self, env: dict[str, int]) -> _Instance:
         plan, graph = self.plan, self.plan.graph
-        segments: list[Program | LaunchProgram | _Host] = []
+        segments: list[Program | LaunchProgram | DefinedSegment | _Host] = []
         calls: list[tuple[Kernel | TritonKernel, list[tuple[int, int]], list[int]]] = []
 
         def flush() -> None:
@@ -273,6 +277,10 @@ class Executor:
                 segments.append(self._host(step, env))
                 continue
             refs = [self._reference(e, env) for e in step.buffers]
+            if isinstance(step.kernel, DefinedKernel):
+                flush()
+                segments.append(step.kernel.segment(refs, env))
+                continue
             calls.append((step.kernel, refs, [evaluate(d, env) for d in step.symbols.values()]))
         flush()
         workspace = max((evaluate_kernel_workspace(s, env) for s in plan.steps if isinstance(s, KernelStep)), default=0)
@@ -289,7 +297,7 @@ class Executor:
             else:
                 wanted = tuple(evaluate(d, env) for d in stride) if stride is not None else None
                 outputs.append((where.shape, where.dtype, wanted))
-        arenas = ArenaPool(self.memory, evaluate(plan.memory.arena_bytes, env), workspace)
+        arenas = ArenaPool(self.memory, evaluate(plan.memory.arena_bytes, env), workspace, self._free_arenas)
         return _Instance(env, segments, arenas, outputs, elsewhere)
 
     def _host(self, step: HostStep | DeviceStep, env: Mapping[str, int]) -> _Host:

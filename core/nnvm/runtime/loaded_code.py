@@ -15,11 +15,12 @@ import llvmlite.binding as llvm
 
 from nnvm.codegen.llvm.compile import object_code, target_machine
 from nnvm.runtime import object_cache
+from nnvm.runtime.fork_lock import fork_safe
 from nnvm.target import Target
 
 __all__ = ["LoadedCode", "load_ir"]
 
-_lock = threading.Lock()
+_lock = fork_safe(threading.Lock())
 _serial = itertools.count()
 
 

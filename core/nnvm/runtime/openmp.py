@@ -13,6 +13,7 @@ import ctypes
 import os
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -181,6 +182,12 @@ class Pool:
         self._lock = threading.Lock()
         self._forked = False
         self._modules_seen = -1
+        self._count: Callable[[], int] | None = None
+
+    def count_by(self, count: Callable[[], int]) -> None:
+        """Asks `count` for the number of threads from now on: a library may keep one for threads that are new to
+        OpenMP (PyTorch does)."""
+        self._count = count
 
     @cached_property
     def _library(self) -> Any:
@@ -214,12 +221,14 @@ class Pool:
         self._found = found
 
     def max_threads(self) -> int:
-        """Threads a parallel loop may use now: what `torch.set_num_threads` set, 1 without a runtime."""
+        """Threads a parallel loop may use now: what `torch.set_num_threads` set, and no more than the calling thread
+        may run on; 1 without a runtime."""
         if self._max is None:
             self.connect()
             if self._max is None:
                 return 1
-        return int(self._max())
+        count = int(self._max()) if self._count is None else self._count()
+        return min(count, _cores()) if count > 1 else count
 
     def after_fork(self) -> None:
         """In a forked child the GNU runtime's threads are gone and it would wait for them: run on one thread."""
@@ -255,6 +264,11 @@ def set_threads(count: int) -> bool:
             continue
         return True
     return False
+
+
+def _cores() -> int:
+    """Cores that the calling thread may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 pool = Pool()
