@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,20 +15,22 @@ from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
 from nnvm import config
-from nnvm.compiler.build import compile_graph
+from nnvm.compiler.build import CompilerFault, compile_graph
+from nnvm.runtime.fork_lock import fork_safe
 from nnvm_torch.decompositions import decompositions, whole
+from nnvm_torch.faults import guarded, text_of, warn_of_fault, warn_once
 from nnvm_torch.fx_importer import Fallback, Imported, NotImportable, import_graph
 from nnvm_torch.options import Options
 from nnvm_torch.report import GraphRecord, calling_owner, record, record_of
 from nnvm_torch.runner import Runner
-from nnvm_torch.verifying import Verified, is_random
+from nnvm_torch.verifying import Verified, forced_calls, is_repeatable
 
 __all__ = ["StrictError", "compile_fx", "compile_lock", "nnvm"]
 
 Compiled = Callable[[list[Any]], Any]
 
 #: One compilation at a time: tracing changes global state of torch, and the compiler's caches are shared.
-compile_lock = threading.RLock()
+compile_lock = fork_safe(threading.RLock())
 
 # nn.LSTM and nn.GRU stay in the graph; their decomposition unrolls them into operators that we have.
 if hasattr(torch._dynamo.config, "allow_rnn"):
@@ -82,7 +84,7 @@ def nnvm(
             # AOTAutograd has no form for the code (as_strided beyond a view, ...); eager has
             if config.debug_level():
                 raise
-            _warn(f"PyTorch's AOTAutograd could not trace a graph, which runs in eager instead: {_text(e)}")
+            warn_once(f"PyTorch's AOTAutograd could not trace a graph, which runs in eager instead: {text_of(e)}")
             record(GraphRecord("inference", 0, len(gm.graph.nodes), failure=f"AOTAutograd: {e}", owner=owner))
             return gm.forward  # type: ignore[no-any-return]
 
@@ -93,7 +95,9 @@ def compile_fx(
     """A callable (list of arguments -> list of results) for a graph of functional ATen calls.
 
     `static`: positions of weights among the arguments; None: what AOTAutograd says of an inference graph.
-    A fault inside the compiler is one warning, and the graph runs in ATen; with NNVM_DEBUG=1 it is raised.
+    A fault inside the compiler is one warning. What failed is done without: a pass is left out, a call is left to ATen,
+    a group is run by the definitions of its ops; where that cannot be, the graph runs in ATen. With NNVM_DEBUG=1 it is
+    raised.
     """
     with compile_lock, _disable_current_modes():
         if static is None:
@@ -101,20 +105,20 @@ def compile_fx(
         start = time.perf_counter()
         try:
             imported = import_graph(gm, static)
+            if options.strict and imported.fallbacks:
+                raise StrictError(imported.fallbacks)
+            seconds = {"import": time.perf_counter() - start}
+            runner = _verified(_built(imported, kind, options, owner, seconds, gm), imported, options, gm)
         except NotImportable as e:
             return _all_in_aten(gm, kind, options, owner, str(e))
-        if options.strict and imported.fallbacks:
-            raise StrictError(imported.fallbacks)
-        seconds = {"import": time.perf_counter() - start}
-        try:
-            runner = _built(imported, kind, options, owner, seconds, gm)
+        except StrictError:
+            raise
         except Exception as e:
             if config.debug_level():
                 raise
-            _warn_of_fault(e)
+            warn_of_fault("nnvm could not compile a graph, which runs in ATen instead", text_of(e))
             return _all_in_aten(gm, kind, options, owner, f"fault in the compiler: {type(e).__name__}: {e}")
-    checked = Verified(runner, gm, options.verify) if options.verify and not is_random(gm) else runner
-    return _boxed(checked)
+    return _boxed(guarded(runner, gm) if is_repeatable(gm) else runner)
 
 
 def _built(
@@ -126,15 +130,43 @@ def _built(
     if imported.native == 0 and imported.total > 0:
         record(GraphRecord(kind, 0, imported.total, imported.fallbacks, seconds=seconds, owner=owner))
         return _eager(gm)
-    compiled = compile_graph(imported.graph, options.build_options())
-    runner = Runner(imported, compiled)
-    entry = record_of(kind, compiled, imported, {**seconds, **compiled.seconds}, owner)
+    faults: list[CompilerFault] = []
+
+    def on_fault(fault: CompilerFault) -> None:
+        if config.debug_level():
+            raise fault.error
+        faults.append(fault)
+
+    compiled = compile_graph(imported.graph, replace(options.build_options(), on_fault=on_fault))
+    if options.strict and faults:
+        raise StrictError([Fallback(f.what, f"{f.stage}: {f.error}", ", ".join(f.sources)) for f in faults])
+    runner = Runner(imported, compiled, options.keep_original)
+    told = (*imported.faults, *map(str, faults))
+    if told:
+        more = f"; and {len(told) - 1} more, see nnvm_torch.report()" if len(told) > 1 else ""
+        warn_of_fault("nnvm could not compile a part of a graph, and does without it", told[0][:500] + more)
+    entry = record_of(kind, compiled, imported, {**seconds, **compiled.seconds}, owner, told)
     record(entry)
     if config.debug_level():
         took = sum(entry.seconds.values())
         print(f"nnvm: {kind} graph, {entry.native} of {entry.total} nodes native, {len(entry.kernels)} kernels, "
               f"{took:.2f} s", file=sys.stderr)  # fmt: skip
     return runner
+
+
+def _verified(run: Compiled, imported: Imported, options: Options, gm: fx.GraphModule) -> Compiled:
+    """`run`, compared with eager for its first calls where that is asked for and possible."""
+    calls = max(options.verify, forced_calls())
+    if not calls or not is_repeatable(gm):
+        return run
+
+    def locate(args: Sequence[Any], right: Callable[[Sequence[Any]], bool]) -> Any:
+        from nnvm_torch.fault import find_fault
+
+        with compile_lock, torch.no_grad():
+            return find_fault(gm, imported, options, args, right)
+
+    return Verified(run, gm, calls, options.precise, locate)
 
 
 def _boxed(run: Callable[[list[Any]], Any]) -> Compiled:
@@ -168,27 +200,6 @@ def _eager(gm: fx.GraphModule) -> Compiled:
     from functorch.compile import make_boxed_func
 
     return make_boxed_func(gm.forward)  # type: ignore[no-any-return]
-
-
-_warned: set[str] = set()
-
-
-def _warn_of_fault(e: Exception) -> None:
-    _warn(
-        f"nnvm could not compile a graph, which runs in ATen instead. Please report this, with the traceback that "
-        f"NNVM_DEBUG=1 gives: {_text(e)}"
-    )
-
-
-def _warn(message: str) -> None:
-    """A warning, once for each message."""
-    if message not in _warned:
-        _warned.add(message)
-        warnings.warn(message, stacklevel=4)
-
-
-def _text(e: Exception) -> str:
-    return f"{type(e).__name__}: {e}"[:500]
 
 
 def _whole_graph_wanted() -> bool:

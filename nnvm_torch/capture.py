@@ -14,7 +14,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from nnvm_torch.backend import compile_lock
 from nnvm_torch.decompositions import decompositions, whole
+from nnvm_torch.dynamic import Placed
 from nnvm_torch.fx_importer import Imported, import_graph
+from nnvm_torch.symbolic_inputs import SymbolicInputs, exported_shapes
 
 __all__ = ["CaptureError", "Captured", "Traced", "capture", "give_whole_results", "trace"]
 
@@ -35,12 +37,14 @@ class Traced:
         names: of the parameters and buffers, as ``module.named_parameters()`` has them.
         places: dictionary and name of each parameter and buffer, so that one that is replaced is seen.
         out_spec: the structure of the results.
+        fits: do the guards on symbolic sizes hold for the tensors among the arguments?
     """
 
     run: Callable[..., Any]
     names: list[str]
     places: list[tuple[dict[str, Any], str]]
     out_spec: Any
+    fits: Callable[[Sequence[torch.Tensor]], bool]
 
 
 @dataclass(frozen=True)
@@ -107,29 +111,34 @@ def _name_inputs(imported: Imported, names: Sequence[str]) -> None:
             v.name = wanted
 
 
-def trace(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], compiler: Compiler) -> Traced:
-    """Traces one call of `module` and hands its graph, or the graphs of its forward and backward, to `compiler`."""
+def trace(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], compiler: Compiler,
+          sizes: Placed | None = None) -> Traced:  # fmt: skip
+    """Traces one call of `module` and hands its graph, or the graphs of its forward and backward, to `compiler`.
+
+    `sizes`: axes of the tensors among the arguments whose sizes are symbolic.
+    """
     from torch._functorch.aot_autograd import aot_module_simplified
 
     leaves, spec = pytree.tree_flatten((args, kwargs))
     with compile_lock, whole():
-        graph = _captured(module, args, kwargs)
+        graph = _captured(module, args, kwargs, sizes)
         named = (*graph.named_parameters(remove_duplicate=False), *graph.named_buffers(remove_duplicate=False))
         names = [n for n, _ in named if _holder(module, n) is not None]
         places = [place for n in names if (place := _holder(module, n)) is not None]
         flat = _Flat(graph, names, spec, [_TENSOR if isinstance(x, torch.Tensor) else x for x in leaves])
-        values = [where[name] for where, name in places] + [x for x in leaves if isinstance(x, torch.Tensor)]
+        weights = [where[name] for where, name in places]
+        symbolic = SymbolicInputs(weights, [x for x in leaves if isinstance(x, torch.Tensor)], sizes or {})
 
         def compiling(kind: str) -> Callable[[Any, Any], Any]:
             return lambda gm, inputs: compiler(kind, gm, inputs, len(names))
 
         run = cast(Any, aot_module_simplified)(
-            flat, values, fw_compiler=compiling("forward"), bw_compiler=compiling("backward"),
+            flat, symbolic.values, fw_compiler=compiling("forward"), bw_compiler=compiling("backward"),
             inference_compiler=compiling("inference"), decompositions=decompositions(),
             keep_inference_input_mutations=True,
         )  # fmt: skip
     flat.hidden.clear()  # traced; it would keep parameters alive that are replaced
-    return Traced(run, names, places, flat.out_spec)
+    return Traced(run, names, places, flat.out_spec, symbolic.fit)
 
 
 _TENSOR = object()
@@ -154,10 +163,11 @@ class _Flat(nn.Module):
         return tuple(results)
 
 
-def _captured(module: nn.Module, args: Any, kwargs: Any) -> nn.Module:
+def _captured(module: nn.Module, args: Any, kwargs: Any, sizes: Placed | None = None) -> nn.Module:
     """The module as an fx graph on its own parameters."""
     try:
-        program = torch.export.export(module, args, kwargs, strict=False)
+        shapes = exported_shapes(module, args, kwargs, sizes) if sizes else None
+        program = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False)
     except Exception as e:
         _raise_as_eager(module, args, kwargs)
         raise CaptureError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Union, cast
@@ -13,8 +14,10 @@ from torch import fx
 from nnvm import config
 from nnvm.dim import Dim, SymDim, evaluate, is_static, symbols
 from nnvm.graph import Graph, Node, NodeEntry, TensorType, apply, constant, variable
+from nnvm.graph.node import TypeInferenceError
 from nnvm_torch.convert import TABLE, Context, NeedsMemory, Unsupported
 from nnvm_torch.partition import TOKEN, AtenCall, Size, Slot, is_effect, is_view, needs_strides
+from nnvm_torch.sizes import ranges_of, require_equal_sizes
 from nnvm_torch.tensors import (
     HANDLE,
     HANDLE_TYPE,
@@ -108,6 +111,7 @@ class Imported:
         fallbacks: calls that ATen runs.
         native, total: compute nodes compiled, and all of them.
         strides: strides of each graph output, as in the attribute.
+        faults: conversions that failed although the call is one that is converted, with the reason and source line.
     """
 
     graph: Graph
@@ -120,6 +124,7 @@ class Imported:
     native: int
     total: int
     strides: tuple[Strides, ...] = field(default=())
+    faults: tuple[str, ...] = ()
 
 
 def import_graph(gm: fx.GraphModule, static: frozenset[int] = frozenset()) -> Imported:
@@ -155,6 +160,7 @@ class _Importer:
         self.output_of: dict[fx.Node, int] = {}
         self.writes: list[tuple[int, Result]] = []
         self.fallbacks: list[Fallback] = []
+        self.faults: list[str] = []
         self.native = self.total = 0
         self.token: NodeEntry | None = None
         self.sources: dict[str, str] = {}
@@ -163,6 +169,7 @@ class _Importer:
     def run(self) -> Imported:
         _look_at_bases(self.gm)
         results: tuple[Result, ...] = ()
+        require_equal_sizes(self.gm)
         for node in self.gm.graph.nodes:
             if node.op == "placeholder":
                 self._placeholder(node)
@@ -180,8 +187,11 @@ class _Importer:
             self.output_strides.append(None)
         graph = Graph(tuple(self.outputs), tuple(e.node for e in self.inputs))
         graph = graph.with_attrs(input_strides=tuple(self.input_strides), output_strides=tuple(self.output_strides))
+        if ranges := ranges_of(self.gm):
+            graph = graph.with_attrs(dim_ranges=ranges)
         return Imported(graph, tuple(self.positions), tuple(self.constants), self.sizes, results, tuple(self.writes),
-                        tuple(self.fallbacks), self.native, self.total, tuple(self.output_strides))  # fmt: skip
+                        tuple(self.fallbacks), self.native, self.total, tuple(self.output_strides),
+                        tuple(self.faults))  # fmt: skip
 
     # arguments
 
@@ -282,6 +292,8 @@ class _Importer:
         except Exception as e:
             if config.debug_level():
                 raise
+            if not isinstance(e, TypeInferenceError):  # a form of the call that our op does not have
+                self.faults.append(f"{Fallback(str(node.target), repr(e), self.source_of(node))}")
             raise Unsupported(f"conversion failed: {e}") from e
         results: tuple[NodeEntry | None, ...] = result if isinstance(result, tuple) else (result,)
         for entry, out, wanted in zip(results, outs, used, strict=True):
@@ -553,4 +565,4 @@ def _module_of(node: fx.Node) -> str:
         return ""
     path, kind = list(stack.values())[-1]
     name = getattr(kind, "__name__", str(kind).rpartition(".")[2])
-    return f"{str(path).removeprefix('L[').replace(chr(39), '').replace('self].', '')} ({name})"
+    return f"{re.sub(r'^L.[^]]*.[.]?', '', str(path))} ({name})"

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import copy
-import threading
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from nnvm_torch.backend import compile_fx
-from nnvm_torch.capture import CaptureError, trace
+from nnvm_torch.backend import compile_fx, compile_lock
+from nnvm_torch.capture import CaptureError, Traced, trace
+from nnvm_torch.dynamic import Bucket, DynamicAxes, Placed
 from nnvm_torch.options import Options
 from nnvm_torch.report import number_of
-from nnvm_torch.weights import drop_prepared
+from nnvm_torch.weights import WeightsOfAnotherKind, refresh_all
 
 __all__ = ["CaptureError", "CompiledModule", "compile", "refresh"]
 
 #: Sets of shapes that one module is compiled for before a new one is an error.
 MAX_SHAPES = 64
+#: Calls that a module knows without a look at their structure, by the shapes of their tensors.
+MAX_QUICK = 1024
 
 
 def compile(
-    module: nn.Module, example_inputs: Any = None, example_kwargs: Mapping[str, Any] | None = None, **options: Any
-) -> CompiledModule:
+    module: nn.Module, example_inputs: Any = None, example_kwargs: Mapping[str, Any] | None = None, *,
+    dynamic: Mapping[str, Any] | None = None, axes: Mapping[str, Any] | None = None, **options: Any,
+) -> CompiledModule:  # fmt: skip
     """Compiles `module` for inputs like the examples; gives a module that takes its place.
 
     The result has the parameters, buffers and submodules of `module` itself, so that `state_dict()` and everything
@@ -34,15 +38,21 @@ def compile(
 
     Args:
         example_inputs: positional arguments: a tuple or list, or a single tensor; None: compile at the first call.
+        dynamic: names of sizes and between which values they lie: ``{"batch": (1, 64)}``, or buckets with a graph each,
+            ``{"batch": [1, (2, 8), (9, 64)]}``. One compilation serves all sizes of a bucket.
+        axes: which axes have these sizes: argument of ``forward`` -> a tuple of names (None for others), or axis ->
+            name. Without it the name (there must be just one) is axis 0 of every tensor.
         options: see `nnvm_torch.Options`.
 
     Raises:
-        TypeError, ValueError: `module` is no module, or an option is wrong.
+        TypeError, ValueError: `module` is no module, or an option is wrong; at a call: a size that was not declared.
         CaptureError: the module cannot be captured.
     """
     if not isinstance(module, nn.Module):
         raise TypeError(f"nnvm_torch.compile takes a torch.nn.Module, got {type(module).__name__}")
-    compiled = CompiledModule(module, Options.make(options))
+    if axes is not None and dynamic is None:
+        raise ValueError("axes says which axes have the sizes of dynamic, which is missing")
+    compiled = CompiledModule(module, Options.make(options), dynamic, axes)
     if example_inputs is not None or example_kwargs is not None:
         args = example_inputs if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
         compiled.prepare(tuple(args) if example_inputs is not None else (), dict(example_kwargs or {}))
@@ -50,36 +60,66 @@ def compile(
 
 
 def refresh(module: Any = None) -> None:
-    """Makes the next call prepare weights anew, for a change that nothing shows (a write through ``p.data`` that left
-    the elements that are compared as they were). Holds for every compiled module."""
-    for p in () if module is None else module.parameters():
-        with torch.no_grad():
-            torch.autograd.graph.increment_version(p)
-    drop_prepared()
+    """Makes the next call prepare weights anew, for a change that nothing shows: a write to the elements of ``p.data``
+    or of a numpy array on a parameter's memory that left the few elements that are compared as they were.
+
+    Args:
+        module: whose parameters and buffers changed; None: those of every compiled module may have.
+    """
+    if module is None:
+        refresh_all()
+        return
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"nnvm_torch.refresh takes a module, or nothing for all of them; got {type(module).__name__}")
+    with torch.no_grad():
+        for t in (*module.parameters(), *module.buffers()):
+            if t.is_inference():
+                refresh_all()  # it has no version that could be raised
+            else:
+                torch.autograd.graph.increment_version(t)
+
+
+class _Changed(Exception):
+    """The module is no longer what was compiled: it has other submodules, or parameters of another kind."""
 
 
 class _Shape:
-    """The module compiled for inputs of one kind."""
+    """The module compiled for inputs of one kind; `fits` says whether for these tensors, where sizes are symbolic."""
 
-    def __init__(self, run: Callable[..., Any], places: list[tuple[dict[str, Any], str]], out_spec: Any) -> None:
-        self.run, self.places, self.out_spec = run, places, out_spec
+    def __init__(self, traced: Traced, module: nn.Module) -> None:
+        self.run, self.places, self.out_spec, self.fits = traced.run, traced.places, traced.out_spec, traced.fits
+        self.links = [(m._modules, name) for m in module.modules() for name in m._modules]
+        self.children = [where[name] for where, name in self.links]
+        self.kinds = [_weight_kind(where[name]) for where, name in self.places]
 
     def __call__(self, tensors: list[torch.Tensor]) -> Any:
-        state = [where[name] for where, name in self.places]
-        return pytree.tree_unflatten(self.run(*state, *tensors), self.out_spec)
+        try:
+            if [where[name] for where, name in self.links] != self.children:
+                raise _Changed
+            state = [where[name] for where, name in self.places]
+            if torch.is_grad_enabled() and [_weight_kind(t) for t in state] != self.kinds:
+                raise _Changed
+            results = self.run(*state, *tensors)
+        except (KeyError, WeightsOfAnotherKind) as e:
+            if isinstance(e, KeyError) and all(name in where for where, name in (*self.links, *self.places)):
+                raise
+            raise _Changed from None
+        return pytree.tree_unflatten(results, self.out_spec)
 
 
 class CompiledModule(nn.Module):
     """What `nnvm_torch.compile` gives. Copies and pickles compile again at their first call."""
 
-    def __init__(self, module: nn.Module, options: Options) -> None:
+    def __init__(self, module: nn.Module, options: Options, dynamic: Mapping[str, Any] | None = None,
+                 axes: Mapping[str, Any] | None = None) -> None:  # fmt: skip
         super().__init__()
         own = self.__dict__
         own["_nnvm_module"] = module
         own["_nnvm_options"] = options
+        own["_nnvm_dynamic"] = (dynamic, axes)
+        own["_nnvm_axes"] = DynamicAxes(module, dynamic, axes) if dynamic is not None else None
         own["_nnvm_shapes"] = {}
         own["_nnvm_quick"] = {}
-        own["_nnvm_lock"] = threading.RLock()
         own["_nnvm_number"] = 0
         # the same dictionaries, not copies: both modules have the same parameters for ever
         own["_parameters"], own["_buffers"], own["_modules"] = module._parameters, module._buffers, module._modules
@@ -106,66 +146,100 @@ class CompiledModule(nn.Module):
         return getattr(self._nnvm_module, name)
 
     def extra_repr(self) -> str:
-        return f"nnvm, {len(self._nnvm_shapes)} compiled shapes"
+        return f"nnvm, compiled for {len(self._nnvm_shapes)} kinds of inputs"
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return self._forward(args, kwargs)
+        except _Changed:
+            with compile_lock:
+                self._nnvm_shapes.clear()
+                self._nnvm_quick.clear()
+        return self._forward(args, kwargs)
+
+    def _forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if kwargs or not all(type(a) is torch.Tensor for a in args):
             return self._general(args, kwargs)
         mode = (self._nnvm_module.training, torch.is_grad_enabled())
         quick = (mode, tuple([(a.dtype, a.shape, a.stride(), a.requires_grad, a.device) for a in args]))
         shape = self._nnvm_quick.get(quick)
         if shape is None:
-            result = self._general(args, kwargs)
-            leaves, spec = pytree.tree_flatten((args, kwargs))
-            key = (spec, *mode, *map(_kind, leaves))
-            self._nnvm_quick[quick] = self._nnvm_shapes[key]
-            return result
+            shape = self.prepare(args, kwargs)
+            if len(self._nnvm_quick) >= MAX_QUICK:
+                self._nnvm_quick.clear()
+            self._nnvm_quick[quick] = shape
         return shape(list(args))
 
     def _general(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call with arguments of any structure."""
+        tensors = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        return self.prepare(args, kwargs)(tensors)
+
+    def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Shape:
+        """What runs calls with arguments like these, compiled if need be."""
         leaves, spec = pytree.tree_flatten((args, kwargs))
         tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
-        key = (spec, self._nnvm_module.training, torch.is_grad_enabled(), *map(_kind, leaves))
-        shape = self._nnvm_shapes.get(key)
-        if shape is None:
-            shape = self._compiled(key, args, kwargs, leaves, spec)
-        return shape(tensors)
+        sizes = self._nnvm_axes.sizes(args, kwargs) if self._nnvm_axes is not None else None
+        # tensors that lie in memory otherwise are compiled for each size: their strides depend on it
+        open_axes = sizes.open if sizes is not None and all(t.is_contiguous() for t in tensors) else {}
+        mode = (spec, self._nnvm_module.training, torch.is_grad_enabled())
+        if open_axes:
+            numbers = {id(t): i for i, t in enumerate(tensors)}
+            kinds = [_kind(x, open_axes.get(numbers.get(id(x), -1))) for x in leaves]
+            shape: _Shape | None = self._compiled((*mode, *kinds), args, kwargs, leaves, open_axes)
+            if shape is not None and shape.fits(tensors):
+                return shape
+        shape = self._compiled((*mode, *map(_kind, leaves)), args, kwargs, leaves, {})
+        assert shape is not None
+        return shape
 
-    def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Compiles for arguments like these, without running anything."""
-        leaves, spec = pytree.tree_flatten((args, kwargs))
-        key = (spec, self._nnvm_module.training, torch.is_grad_enabled(), *map(_kind, leaves))
-        if key not in self._nnvm_shapes:
-            self._compiled(key, args, kwargs, leaves, spec)
-
-    def _compiled(self, key: Any, args: Any, kwargs: Any, leaves: list[Any], spec: pytree.TreeSpec) -> _Shape:
-        with self._nnvm_lock:
+    def _compiled(self, key: Any, args: Any, kwargs: Any, leaves: list[Any], open_axes: Placed) -> _Shape | None:
+        """The graph for inputs of this kind; None where the module does not allow for sizes that are not known."""
+        if key in self._nnvm_shapes:
+            return cast("_Shape | None", self._nnvm_shapes[key])
+        with compile_lock:
             if key not in self._nnvm_shapes:
                 if len(self._nnvm_shapes) >= MAX_SHAPES:
                     raise RuntimeError(
                         f"this module is compiled for {MAX_SHAPES} kinds of inputs already; for sizes that change "
-                        f"from call to call use torch.compile(module, backend='nnvm', dynamic=True)"
+                        f"from call to call use dynamic={{...}}, or torch.compile(module, backend='nnvm', dynamic=True)"
                     )
                 _check_inputs(self._nnvm_module, leaves)
-                self._nnvm_shapes[key] = _compile_shape(self, args, kwargs)
-            shape: _Shape = self._nnvm_shapes[key]
-            return shape
+                try:
+                    self._nnvm_shapes[key] = _compile_shape(self, args, kwargs, open_axes)
+                except CaptureError as e:
+                    if not open_axes:
+                        raise
+                    self._nnvm_shapes[key] = None
+                    names = ", ".join(sorted({b.name for axes in open_axes.values() for b in axes.values()}))
+                    warnings.warn(
+                        f"nnvm_torch.compile: {type(self._nnvm_module).__name__} cannot be traced with {names} of any "
+                        f"size, so each size is compiled for itself: {str(e)[:1000]}", stacklevel=4,
+                    )  # fmt: skip
+            return cast("_Shape | None", self._nnvm_shapes[key])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledModule:
-        return CompiledModule(copy.deepcopy(self._nnvm_module, memo), self._nnvm_options)
+        return CompiledModule(copy.deepcopy(self._nnvm_module, memo), self._nnvm_options, *self._nnvm_dynamic)
 
     def __reduce__(self) -> Any:
-        return CompiledModule, (self._nnvm_module, self._nnvm_options)
+        return CompiledModule, (self._nnvm_module, self._nnvm_options, *self._nnvm_dynamic)
 
 
-def _kind(leaf: Any) -> Any:
-    """What of an argument a compilation depends on."""
+def _kind(leaf: Any, open_axes: Mapping[int, Bucket] | None = None) -> Any:
+    """What of an argument a compilation depends on; `open_axes` of a tensor have symbolic sizes."""
     if isinstance(leaf, torch.Tensor):
+        if open_axes:
+            shape = tuple(open_axes.get(a, n) for a, n in enumerate(leaf.shape))
+            return leaf.dtype, shape, leaf.requires_grad, leaf.device
         return leaf.dtype, leaf.shape, leaf.stride(), leaf.requires_grad, leaf.device
     if isinstance(leaf, (int, float, bool, str, type(None), torch.dtype, torch.device)):
         return type(leaf), leaf
     raise TypeError(f"nnvm_torch.compile: an argument of type {type(leaf).__name__} is neither a tensor nor a constant")
+
+
+def _weight_kind(t: torch.Tensor) -> tuple[Any, ...]:
+    """What of a parameter or buffer a compilation depends on."""
+    return t.dtype, t.shape, t.requires_grad
 
 
 def _check_inputs(module: nn.Module, leaves: Sequence[Any]) -> None:
@@ -177,12 +251,11 @@ def _check_inputs(module: nn.Module, leaves: Sequence[Any]) -> None:
             raise TypeError(f"the module's parameters are {dtype}, an input is {x.dtype}")
 
 
-def _compile_shape(owner: CompiledModule, args: Any, kwargs: Any) -> _Shape:
+def _compile_shape(owner: CompiledModule, args: Any, kwargs: Any, sizes: Placed) -> _Shape:
     options, number = owner._nnvm_options, number_of(owner)
 
     def compile_one(kind: str, gm: Any, inputs: Any, weights: int) -> Callable[..., Any]:
         static = frozenset(range(weights)) if kind == "inference" else frozenset[int]()
         return compile_fx(gm, kind, options, number, static)
 
-    traced = trace(owner._nnvm_module, args, kwargs, compile_one)
-    return _Shape(traced.run, traced.places, traced.out_spec)
+    return _Shape(trace(owner._nnvm_module, args, kwargs, compile_one, sizes), owner._nnvm_module)

@@ -34,6 +34,8 @@ class Options:
         opt_level: 0 (no more than needed to run) to 3 (everything).
         disabled_passes: names of graph passes left out.
         verify: compare the first so many calls of each graph with eager and raise where they differ.
+        keep_original: False: parameters that only their packed form is read of move to a file that is mapped to memory,
+            so that the system may reclaim it; everything that reads or writes them works as before.
         verify_graphs: check the graph after each pass (slow; for finding faults in the compiler).
     """
 
@@ -43,6 +45,7 @@ class Options:
     opt_level: int = 3
     disabled_passes: frozenset[str] = frozenset()
     verify: int = 0
+    keep_original: bool = True
     verify_graphs: bool = False
 
     @staticmethod

@@ -10,7 +10,10 @@ from typing import Any
 
 from nnvm.compiler.build import CompiledGraph, KernelInfo
 from nnvm.dim import Dim
+from nnvm.runtime.fork_lock import fork_safe
+from nnvm_torch.faults import runtime_faults
 from nnvm_torch.fx_importer import Fallback, Imported
+from nnvm_torch.mapped_weights import mapped_bytes
 from nnvm_torch.weights import drop_prepared, prepared_bytes
 
 __all__ = ["GraphRecord", "Memory", "Report", "calling_owner", "number_of", "owner_of", "record", "record_of",
@@ -44,6 +47,7 @@ class GraphRecord:
         seconds: compile time by phase.
         failure: why the graph as a whole runs in ATen, "" where it does not.
         owner: identity of the `torch.compile` result it was compiled for, 0 where that is not known.
+        faults: exceptions inside the compiler, and what it did without.
     """
 
     kind: str
@@ -55,6 +59,7 @@ class GraphRecord:
     seconds: Mapping[str, float] = field(default_factory=dict)
     failure: str = ""
     owner: int = 0
+    faults: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -66,12 +71,16 @@ class Report:
         graph_breaks: reason -> how often Dynamo broke a graph for it (of the whole process).
         recompiles: why code was compiled again, one reason each.
         prepared_bytes: bytes of prepared weights that are alive (of the whole process).
+        runtime_faults: why compiled graphs run in ATen since a call of theirs failed (of the whole process).
+        mapped_bytes: bytes of original parameters that `keep_original=False` moved to files (of the whole process).
     """
 
     graphs: tuple[GraphRecord, ...]
     graph_breaks: Mapping[str, int]
     recompiles: tuple[str, ...]
     prepared_bytes: int
+    mapped_bytes: int = 0
+    runtime_faults: tuple[str, ...] = ()
 
     @property
     def native_fraction(self) -> float:
@@ -112,10 +121,12 @@ class Report:
             lines.append(f"compile seconds: {sum(seconds.values()):.2f} ({phases})")
         for i, g in enumerate(self.graphs):
             lines += _describe(i, g)
+        lines += _section("failed at a call, and runs in ATen since", list(self.runtime_faults))
         lines += _section("graph breaks", [f"{n} x {why}" for why, n in self.graph_breaks.items()])
         lines += _section("recompiled", list(self.recompiles))
         if self.prepared_bytes:
-            lines.append(f"prepared weights: {_bytes(self.prepared_bytes)}")
+            moved = f", originals in files: {_bytes(self.mapped_bytes)}" if self.mapped_bytes else ""
+            lines.append(f"prepared weights: {_bytes(self.prepared_bytes)}{moved}")
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -127,6 +138,7 @@ def _describe(i: int, g: GraphRecord) -> list[str]:
         lines.append(f"  runs in ATen: {g.failure}")
     lines += [f"  {k.name}: {' + '.join(k.ops)}" + (" (code shared)" if k.shared else "") for k in g.kernels]
     lines += [f"  ATen: {f}" for f in g.fallbacks]
+    lines += [f"  fault: {f}" for f in g.faults]
     m = g.memory
     if m.planned != 0:
         bound = "" if m.bound is None else f", at least {_bytes(m.bound)}"
@@ -155,7 +167,7 @@ def _bytes(n: Dim) -> str:
 # records of this process
 
 _records: list[GraphRecord] = []
-_lock = threading.Lock()
+_lock = fork_safe(threading.Lock())
 _breaks_before: dict[str, int] = {}
 _recompiles_before = 0
 
@@ -170,6 +182,7 @@ def reset() -> None:
     global _breaks_before, _recompiles_before
     with _lock:
         _records.clear()
+        runtime_faults.clear()
         _breaks_before = _graph_breaks()
         _recompiles_before = len(_recompiles())
     drop_prepared()
@@ -188,17 +201,18 @@ def report(compiled: Any = None) -> Report:
     if compiled is not None:
         owner = owner_of(compiled)
         graphs = [g for g in graphs if g.owner == owner]
-    return Report(tuple(graphs), breaks, recompiles, prepared_bytes())
+    return Report(tuple(graphs), breaks, recompiles, prepared_bytes(), mapped_bytes(), tuple(runtime_faults))
 
 
 def record_of(
-    kind: str, compiled: CompiledGraph, imported: Imported, seconds: Mapping[str, float], owner: int
-) -> GraphRecord:
+    kind: str, compiled: CompiledGraph, imported: Imported, seconds: Mapping[str, float], owner: int,
+    faults: tuple[str, ...] = (),
+) -> GraphRecord:  # fmt: skip
     """The record of a graph that was compiled."""
     plan = compiled.plan.memory
     memory = Memory(plan.arena_bytes, plan.unplanned_bytes, plan.lower_bound_bytes)
     return GraphRecord(kind, imported.native, imported.total, imported.fallbacks, compiled.kernels, memory, seconds,
-                       owner=owner)  # fmt: skip
+                       owner=owner, faults=faults)  # fmt: skip
 
 
 # who a graph was compiled for

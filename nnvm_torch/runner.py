@@ -9,6 +9,7 @@ import torch
 
 from nnvm.compiler.build import CompiledGraph
 from nnvm.dim import Dim, evaluate
+from nnvm.runtime import openmp
 from nnvm.runtime.executor import Executor, Plan
 from nnvm_torch.fx_importer import FromGraph, Imported, Plain, Result, View
 from nnvm_torch.tensors import HANDLE, TorchMemory, constant_tensor
@@ -17,16 +18,20 @@ from nnvm_torch.weights import Weights
 __all__ = ["Runner"]
 
 Env = Mapping[str, int]
+
+openmp.pool.count_by(torch.get_num_threads)  # in threads that are new to OpenMP too
 Taker = Callable[[Sequence[Any], Sequence[Any], Env], Any]
 
 
 class Runner:
     """The callable for one imported and compiled graph. `compiled` None: nothing is computed, only handed through.
+    `keep_original`: see `nnvm_torch.Options`.
 
     AOTAutograd's boxed convention: the argument list is emptied, so that arguments are freed as early as may be.
     """
 
-    def __init__(self, imported: Imported, compiled: CompiledGraph | None) -> None:
+    def __init__(self, imported: Imported, compiled: CompiledGraph | None, keep_original: bool = True) -> None:
+        self.keep_original = keep_original
         self.imported, self.compiled = imported, compiled
         self.sizes = tuple(imported.sizes.items())
         self.takers = [_taker(r) for r in imported.results]
@@ -62,7 +67,8 @@ class Runner:
 
         if params:
             prepare = compiled.prepare.plan if compiled.prepare is not None else None
-            self.weights = Weights(make, params, graph, prepare, _constants(prepare) if prepare is not None else [])
+            kept = _constants(prepare) if prepare is not None else []
+            self.weights = Weights(make, params, graph, prepare, kept, self.keep_original)
         else:
             self.executor = make()
         self.symbols = tuple(compiled.plan.symbols.items())

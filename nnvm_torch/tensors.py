@@ -110,12 +110,13 @@ def strides_of(t: torch.Tensor) -> tuple[Dim, ...] | None:
     """Strides in elements; None for a contiguous tensor."""
     strides = tuple(dim_of(s) for s in t.stride())
     expected: Dim = 1
+    guarded: Dim = 1  # as PyTorch writes them where a size may be 0; then there is no element, and strides are any
     for size, stride in zip(reversed(shape_of(t)), reversed(strides)):
         if size == 1:
             continue
-        if stride != expected:
+        if stride not in (expected, guarded):
             return None if 0 in t.shape and dims.is_static(shape_of(t)) else strides
-        expected = expected * size
+        expected, guarded = expected * size, guarded * dims.dim_max(1, size)
     return None
 
 

@@ -20,10 +20,12 @@ import torch
 from nnvm.graph import Graph, NodeEntry, topological
 from nnvm.graph.structural import structural_key
 from nnvm.runtime.executor import Executor, Plan
+from nnvm.runtime.fork_lock import fork_safe
 from nnvm.runtime.loaded_code import load_ir
-from nnvm_torch.tensors import TorchMemory
+from nnvm_torch.mapped_weights import move_to_file
+from nnvm_torch.tensors import TorchMemory, torch_dtype
 
-__all__ = ["Prepared", "Weights", "drop_prepared", "prepared_bytes"]
+__all__ = ["Prepared", "Weights", "WeightsOfAnotherKind", "drop_prepared", "prepared_bytes", "refresh_all"]
 
 #: Sets of parameters (one for each module that runs the same graph) that a compiled graph keeps prepared.
 MAX_STATES = 256
@@ -56,6 +58,10 @@ equal:
   ret i32 0
 }
 """
+
+
+class WeightsOfAnotherKind(RuntimeError):
+    """Parameters have another dtype or shape than those that the graph was compiled for."""
 
 
 class Probe:
@@ -128,13 +134,24 @@ class Prepared:
 
 # Prepared tensors in use, by what computes them and the identities of the parameters.
 _shared: weakref.WeakValueDictionary[tuple[str, tuple[int, ...]], Prepared] = weakref.WeakValueDictionary()
-_lock = threading.RLock()
+_lock = fork_safe(threading.RLock())
 
 
 def prepared_bytes() -> int:
     """Bytes of all prepared tensors that are alive."""
     with _lock:
         return sum(p.tensor.untyped_storage().nbytes() for p in list(_shared.values()))
+
+
+_epoch = 0
+
+
+def refresh_all() -> None:
+    """Makes every compiled graph prepare its weights anew at its next call."""
+    global _epoch
+    with _lock:
+        _epoch += 1
+        _shared.clear()
 
 
 def drop_prepared() -> None:
@@ -150,11 +167,13 @@ class Seen:
     versions: list[int] | None
     pointers: list[int]
     probe: Probe
+    epoch: int
 
     @staticmethod
     def of(params: Sequence[torch.Tensor]) -> Seen:
         tracked = not any(p.is_inference() for p in params)
-        return Seen([p._version for p in params] if tracked else None, [p.data_ptr() for p in params], Probe(params))
+        versions = [p._version for p in params] if tracked else None
+        return Seen(versions, [p.data_ptr() for p in params], Probe(params), _epoch)
 
 
 class State:
@@ -183,7 +202,8 @@ class State:
         seen = self.seen
         if seen is None or (seen.versions is not None and [p._version for p in params] != seen.versions):
             return False
-        return [p.data_ptr() for p in params] == seen.pointers and not seen.probe.changed()
+        same = seen.epoch == _epoch and [p.data_ptr() for p in params] == seen.pointers
+        return same and not seen.probe.changed()
 
 
 class Weights:
@@ -194,10 +214,11 @@ class Weights:
         names: of the parameters, in the order in which calls give them.
         main: the main graph; its inputs of kind ``prepared`` are the outputs of `prepare` in order.
         prepare: the plan that computes them, and its constants.
+        keep_original: False: parameters that only `prepare` reads move to a mapped file.
     """
 
     def __init__(self, make: Callable[[], Executor], names: Sequence[str], main: Graph, prepare: Plan | None,
-                 constants: Sequence[Any]) -> None:  # fmt: skip
+                 constants: Sequence[Any], keep_original: bool = True) -> None:  # fmt: skip
         self.make = make
         self.names = list(names)
         self.position = {v.name: i for i, v in enumerate(main.inputs)}
@@ -205,7 +226,12 @@ class Weights:
         self.prepare, self.constants = prepare, constants
         self.states: OrderedDict[tuple[int, ...], State] = OrderedDict()
         self.latest: State | None = None
-        self.lock = threading.RLock()
+        self.lock = _lock  # one for all, so that a fork has one to wait for
+        kinds = {v.name: v[0].type for v in main.inputs}
+        self.kinds = [(torch_dtype(kinds[n].dtype), kinds[n].shape) for n in self.names]
+        read = {e.node for n in main.nodes for e in n.inputs} | {e.node for e in main.outputs}
+        packed_only = {v.name for v in main.inputs if v not in read} if not keep_original else set()
+        self.movable = [i for i, n in enumerate(self.names) if n in packed_only]
         depends = main.attrs.get("prepare_depends", ())
         self.parts = [self._part(e, d) for e, d in zip(prepare.graph.outputs, depends)] if prepare is not None else []
 
@@ -235,11 +261,29 @@ class Weights:
                 while len(self.states) > MAX_STATES:
                     self.states.popitem(last=False)
             if not state.is_current(params):
+                self._check(params)
                 seen = Seen.of(params)
                 self._prepare(state, params)
+                if self.movable and move_to_file([params[i] for i in self.movable]):
+                    self._moved(state, params)
+                    seen = Seen.of(params)
                 state.seen = seen  # last: from here on other threads take the state for current
             self.latest = state
             return state
+
+    def _check(self, params: Sequence[torch.Tensor]) -> None:
+        for name, p, (dtype, shape) in zip(self.names, params, self.kinds):
+            same = len(p.shape) == len(shape) and all(n == d for n, d in zip(p.shape, shape) if isinstance(d, int))
+            if p.dtype != dtype or not same:
+                raise WeightsOfAnotherKind(f"{name} is {p.dtype}{list(p.shape)}, compiled for {dtype}{list(shape)}")
+
+    def _moved(self, state: State, params: Sequence[torch.Tensor]) -> None:
+        """The same values lie elsewhere: what was prepared from them holds on."""
+        for prepared, (_, used) in zip(state.prepared, self.parts):
+            sources = [params[u] for u in used]
+            prepared.stamps, prepared.probe = tuple(map(Stamp.of, sources)), Probe(sources)
+        own = {self.position[n]: p.detach() for n, p in zip(self.names, params)}
+        state.executor.bind(own)
 
     def _prepare(self, state: State, params: Sequence[torch.Tensor]) -> None:
         """Binds the executor to its parameters and to what is computed from them."""

@@ -111,7 +111,7 @@ def _register_binary(name: str, *targets: str) -> None:
 
 
 _register_binary("multiply", "mul.Tensor", "mul.Scalar")
-_register_binary("divide", "div.Tensor", "div.Scalar")
+_register_binary("divide", "div.Tensor", "div.Scalar", "true_divide.Tensor", "true_divide.Scalar")
 _register_binary("maximum", "maximum.default")
 _register_binary("minimum", "minimum.default")
 _register_binary("fmax", "fmax.default")

@@ -15,6 +15,7 @@ from torch import nn
 
 import nnvm_torch
 from nnvm_torch import backend as backend_module
+from nnvm_torch import faults
 
 
 def compiled(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
@@ -126,7 +127,7 @@ def test_a_fault_in_the_compiler_is_one_warning(monkeypatch: pytest.MonkeyPatch)
         raise AssertionError("no such luck")
 
     monkeypatch.setattr(backend_module, "compile_graph", broken)
-    backend_module._warned.clear()
+    faults._warned.clear()
     with pytest.warns(UserWarning, match="Please report this.*no such luck"):
         check(lambda x: x * 2 + 1, torch.randn(3))
     assert "no such luck" in nnvm_torch.report().graphs[0].failure

@@ -1,0 +1,119 @@
+"""Sizes known at the call only, as PyTorch traces them: their ranges, and guards that are missing or needless.
+
+Two things are put right. Operators that need two sizes to be equal, and whose tracing does not ask: the guard is added
+here, so that the compiler sees one size. And the tracing of convolutions, which asks oneDNN's heuristics (is the batch
+below 16, are there over 20480 elements?) although nothing about the result depends on the answer where all tensors are
+contiguous: each crossing of these bounds would be a compilation.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses import fake_impls
+from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
+
+from nnvm_torch.tensors import UnsupportedSize, strides_of
+
+__all__ = ["DimRanges", "ranges_of", "require_equal_sizes"]
+
+#: (name, least, greatest or None) of each size.
+DimRanges = tuple[tuple[str, int, "int | None"], ...]
+
+#: Operators with pairs of sizes that must be equal: ((argument, axis), (argument, axis)).
+_EQUAL: dict[Any, tuple[tuple[tuple[int, int], tuple[int, int]], ...]] = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default: (
+        ((1, -2), (2, -2)), ((1, -3), (2, -3)), ((0, -4), (1, -4)), ((0, -4), (2, -4)), ((0, -1), (1, -1)),
+    ),
+}  # fmt: skip
+
+
+def require_equal_sizes(gm: fx.GraphModule) -> None:
+    """Adds a guard for each pair of sizes that an operator needs to be equal and that is written differently."""
+    for node in gm.graph.nodes:
+        for (a, i), (b, j) in _EQUAL.get(node.target, ()):
+            x, y = (node.args[k].meta.get("val") for k in (a, b))
+            p, q = x.shape[i], y.shape[j]
+            if isinstance(p, torch.SymInt) or isinstance(q, torch.SymInt):
+                bool(p == q)  # a guard, unless it is known; from here on both have one name
+
+
+def ranges_of(gm: fx.GraphModule) -> DimRanges:
+    """What the traced code's guards say of the sizes of its arguments (`torch._dynamo.mark_dynamic(min=, max=)`)."""
+    found: dict[str, tuple[int, int | None]] = {}
+    for size in _sizes(gm):
+        env = size.node.shape_env
+        for symbol in size.node.expr.free_symbols:
+            known = env.var_to_range.get(symbol)
+            if known is not None and str(symbol) not in found:
+                found[str(symbol)] = (_bound(known.lower) or 0, _bound(known.upper))
+    return tuple((name, low, high) for name, (low, high) in sorted(found.items()))
+
+
+def _bound(value: Any) -> int | None:
+    """A bound of a range as a number; None where it is infinite, or so large that it says nothing."""
+    return int(value) if getattr(value, "is_Integer", False) and abs(int(value)) < 1 << 48 else None
+
+
+def _sizes(gm: fx.GraphModule) -> Iterator[torch.SymInt]:
+    for node in gm.graph.nodes:
+        if node.op != "placeholder":
+            return
+        val = node.meta.get("val")
+        given = (*val.shape, *val.stride()) if isinstance(val, torch.Tensor) and val.layout == torch.strided else (val,)
+        yield from (s for s in given if isinstance(s, torch.SymInt))
+
+
+# convolutions
+
+
+def _is_plain(t: Any) -> bool:
+    """Is the (fake) tensor contiguous, whatever its sizes?"""
+    try:
+        return t.device.type == "cpu" and t.layout == torch.strided and strides_of(t) is None
+    except UnsupportedSize:
+        return False
+
+
+def _needs_no_heuristics(x: Any, weight: Any) -> bool:
+    """Has only `x` sizes that are not known, and do the two fit?"""
+    open_sizes = any(isinstance(s, torch.SymInt) for s in x.shape)
+    closed = all(isinstance(s, int) and s > 0 for s in weight.shape)
+    return open_sizes and closed and x.ndim == weight.ndim > 2 and _is_plain(x) and _is_plain(weight)
+
+
+def _without_heuristics(traced: Callable[..., Any]) -> Callable[..., Any]:
+    """PyTorch's tracing of a convolution; of contiguous tensors of sizes that are not known, without a look at which
+    kernel oneDNN would take: all of them give contiguous results. What eager refuses is a guard as before."""
+
+    @functools.wraps(traced)
+    def conv(fake_mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
+        x, weight = (args[0], args[1]) if len(args) > 1 else (kwargs.get("input"), kwargs.get("weight"))
+        fits = isinstance(x, torch.Tensor) and isinstance(weight, torch.Tensor) and x.dtype == weight.dtype
+        if not fits or not _needs_no_heuristics(x, weight):
+            return traced(fake_mode, func, *args, **kwargs)
+        with in_kernel_invocation_manager(fake_mode):
+            out = func(*args, **kwargs)
+        for size in out.shape[2:]:
+            if not size > 0:  # the kernel is larger than the padded image, or the image is empty
+                return traced(fake_mode, func, *args, **kwargs)
+        return FakeTensor(fake_mode, out, x.device)
+
+    conv.traced = traced  # type: ignore[attr-defined]
+    return conv
+
+
+def _install() -> None:
+    table = fake_impls.op_implementations_dict
+    for name in ("convolution.default", "_convolution.default", "_convolution.deprecated"):
+        packet, _, kind = name.partition(".")
+        target = getattr(getattr(torch.ops.aten, packet), kind, None)
+        if (traced := table.get(target)) is not None and not hasattr(traced, "traced"):
+            table[target] = _without_heuristics(traced)
+
+
+_install()
