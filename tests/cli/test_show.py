@@ -217,9 +217,9 @@ def test_unknown_models_and_wrong_use(capsys, model_json, tmp_path):
     assert "add -o page.html" in run(capsys, model_json, "--time", status=2).err
     assert "leave out --json" in run(capsys, model_json, "--json", "-o", "a.html", status=2).err
     err = run(capsys, model_json, "-o", tmp_path / "no" / "a.html", status=1).err
-    assert err.count("\n") == 1 and "No such file" in err and "--debug" in err
-    with pytest.raises(FileNotFoundError):
-        main.main(["show", str(model_json), "-o", str(tmp_path / "no" / "a.html"), "--debug"])
+    assert err.count("\n") == 1 and "there is no such folder" in err
+    err = run(capsys, model_json, "-o", tmp_path / "no" / "a.html", "--debug", status=1).err
+    assert "Traceback" in err and "FileNotFoundError" in err
 
 
 def test_everything_unsupported_is_said_in_one_line(capsys, tmp_path):

@@ -71,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
     page = args.output is not None and args.output.endswith((".html", ".htm"))
     if args.time and not page:
         raise CliError("--time needs a page to show it on: add -o page.html")
+    if args.size and not (page or args.memory):
+        raise CliError("--size is for the memory plan and for pages: add --memory or -o page.html")
     if page and (args.json or args.memory):
         raise CliError("a page shows everything: leave out --json and --memory, or give -o another ending than .html")
     text = _page(args) if page else _text(args)
