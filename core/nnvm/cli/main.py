@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from . import bench, compile, doctor, export_c, run, show
+from . import bench, bisect, compile, doctor, export_c, run, show
 from .command import CliError, Command, one_line_errors
 
 __all__ = ["COMMANDS", "main"]
@@ -23,6 +23,7 @@ COMMANDS: tuple[Command, ...] = (
     run.COMMAND,
     export_c.COMMAND,
     bench.COMMAND,
+    bisect.COMMAND,
     doctor.COMMAND,
 )
 
@@ -69,7 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with one_line_errors(args.debug):
             status = command.run(args)
-            sys.stdout.flush()  # here, where a reader that went away is still no traceback
+            if sys.stdout is not None:
+                sys.stdout.flush()  # here, where a reader that went away is still no traceback
             return status
     except CliError as error:
         print(f"nnvm {command.name}: {error}", file=sys.stderr)
