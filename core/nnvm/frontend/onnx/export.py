@@ -61,9 +61,20 @@ def to_onnx(graph: Graph, params: Mapping[str, Array] | None = None, name: str =
         UnsupportedGraph: lists every node that cannot be written.
         ValueError: a name in `params` is no variable of the graph, or an array does not fit.
     """
-    from nnvm.frontend.onnx import export_layers, export_rules  # noqa: F401  they register the rules
+    from nnvm.frontend.onnx import (  # noqa: F401  they register the rules
+        export_derived,
+        export_indexing,
+        export_layers,
+        export_rules,
+    )
 
     return Exporter(graph, params or {}, name).run()
+
+
+def _reason(op: str) -> str:
+    from nnvm.frontend.onnx.export_derived import NOT_IN_ONNX
+
+    return NOT_IN_ONNX.get(op, "no rule")
 
 
 class Exporter:
@@ -117,7 +128,7 @@ class Exporter:
                 continue
             rule = RULES.get(node.op.name)
             if rule is None:
-                failed.append((node.name, node.op.name, "no rule"))
+                failed.append((node.name, node.op.name, _reason(node.op.name)))
                 self.names.update((e, "?") for e in node.outputs)
                 continue
             try:

@@ -55,9 +55,12 @@ def _pool(x: Exporter, n: Node) -> str:
               "ceil_mode": int(a["ceil_mode"])}  # fmt: skip
     if n.op.name.startswith("max"):
         return x.emit("MaxPool", *x.inputs(n), **common, dilations=a["dilation"])
-    if a["divisor_override"] is not None:
-        raise CannotExport(f"divisor_override {a['divisor_override']}")
-    return x.emit("AveragePool", *x.inputs(n), **common, count_include_pad=int(a["count_include_pad"]))
+    if a["divisor_override"] is None:
+        return x.emit("AveragePool", *x.inputs(n), **common, count_include_pad=int(a["count_include_pad"]))
+    if a["ceil_mode"]:
+        raise CannotExport("divisor_override with windows that overhang")
+    mean = x.emit("AveragePool", *x.inputs(n), **common, count_include_pad=1)
+    return x.emit("Mul", mean, x.scalar(math.prod(a["pool_size"]) / a["divisor_override"], n[0].type.dtype))
 
 
 @exports(*(f"global_{kind}_pool{r}d" for kind in ("avg", "max") for r in (1, 2, 3)))
@@ -222,11 +225,14 @@ def _resize(x: Exporter, n: Node) -> str:
     a, rank = n.attrs, n.inputs[0].type.rank
     _usual(n, layout="NC")
     mode = a["mode"]
-    if mode not in ("nearest", "linear", "bilinear", "trilinear", "cubic", "bicubic"):
-        raise CannotExport(f"mode {mode}")
-    kind = "nearest" if mode == "nearest" else "cubic" if mode.endswith("cubic") else "linear"
+    kind = "nearest" if mode.startswith("nearest") else mode
     at = "asymmetric" if kind == "nearest" else "align_corners" if a["align_corners"] else "pytorch_half_pixel"
-    attrs = {"mode": kind, "coordinate_transformation_mode": at, "nearest_mode": "floor"}
+    how = "floor"
+    if mode == "nearest_exact":  # the middle of each position, halves up
+        at, how = "half_pixel", "round_prefer_ceil"
+    attrs = {"mode": kind, "coordinate_transformation_mode": at, "nearest_mode": how}
+    if kind == "cubic":
+        attrs["cubic_coeff_a"] = -0.75
     if a["scales"] is not None:
         scales = x.constant(np.array([1, 1, *a["scales"]]), F32)
         return x.emit("Resize", *x.inputs(n), "", scales, **attrs)

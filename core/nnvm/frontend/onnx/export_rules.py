@@ -61,13 +61,9 @@ def _divide(x: Exporter, n: Node) -> str:
     return x.emit("Div", *x.inputs(n))
 
 
-@exports("remainder", "fmod")
-def _remainder(x: Exporter, n: Node) -> str:
-    if n.op.name == "fmod":
-        return x.emit("Mod", *x.inputs(n), fmod=1)
-    if n[0].type.dtype.is_float:
-        raise CannotExport("the remainder of floats with the divisor's sign")
-    return x.emit("Mod", *x.inputs(n))
+@exports("fmod")
+def _fmod(x: Exporter, n: Node) -> str:
+    return x.emit("Mod", *x.inputs(n), fmod=1)
 
 
 @exports("not_equal")
@@ -98,13 +94,6 @@ def _hardsigmoid(x: Exporter, n: Node) -> str:
 @exports("gelu")
 def _gelu(x: Exporter, n: Node) -> str:
     return x.emit("Gelu", *x.inputs(n), approximate=n.attrs["approximate"])
-
-
-@exports("softplus")
-def _softplus(x: Exporter, n: Node) -> str:
-    if n.attrs["beta"] != 1:
-        raise CannotExport(f"beta {n.attrs['beta']}")
-    return x.emit("Softplus", *x.inputs(n))
 
 
 @exports("leaky_relu")
@@ -256,18 +245,6 @@ def _pad(x: Exporter, n: Node) -> str:
     pads = [*static([w[0] for w in width], "padding"), *static([w[1] for w in width], "padding")]
     value = [x.scalar(n.attrs["value"], n[0].type.dtype)] if mode == "constant" else []
     return x.emit("Pad", *x.inputs(n), x.ints(pads), *value, mode=mode)
-
-
-@exports("take")
-def _take(x: Exporter, n: Node) -> str:
-    if n.attrs["mode"] == "clip":
-        raise CannotExport("indices that are clipped")
-    axis = n.attrs["axis"]
-    data = x[n.inputs[0]] if axis is not None else x.emit("Reshape", x[n.inputs[0]], x.ints([-1]))
-    index = x[n.inputs[1]]
-    if n.inputs[1].type.dtype.name not in ("int32", "int64"):
-        index = x.emit("Cast", index, to=element_code(I64))
-    return x.emit("Gather", data, index, axis=axis or 0)
 
 
 @exports("gather")

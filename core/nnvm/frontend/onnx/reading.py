@@ -53,6 +53,7 @@ def prepared(model: Any) -> Any:
     for o in model.opset_import:
         if not 1 <= o.version < 1 << 16:
             raise InvalidModel(f"the model asks for opset {o.version} of the domain {o.domain!r}")
+    _check_text(model)
     with _told("the model contradicts itself"):
         if (version := next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), OLDEST)) < OLDEST:
             model = at_opset(model, version, OLDEST)
@@ -60,6 +61,24 @@ def prepared(model: Any) -> Any:
             _check_functions(model)
             model = onnx.inliner.inline_local_functions(model)
         return inline_definitions(model)
+
+
+def _check_text(model: Any) -> None:
+    """Refuses names that are no text: protobuf gives them as bytes."""
+    graphs, nodes = [model.graph], [n for f in model.functions for n in f.node]
+    while graphs or nodes:
+        for graph in graphs:
+            nodes.extend(graph.node)
+            values = (*graph.initializer, *graph.input, *graph.output)
+            if wrong := [v.name for v in values if not isinstance(v.name, str)]:
+                raise InvalidModel(f"the name {wrong[0]!r} of a value is no text")
+        graphs = []
+        for node in nodes:
+            for text in (node.name, node.op_type, node.domain, *node.input, *node.output):
+                if not isinstance(text, str):
+                    raise InvalidModel(f"the name {text!r} at a node {node.op_type!r} is no text")
+            graphs.extend(g for a in node.attribute for g in ([a.g] if a.HasField("g") else a.graphs))
+        nodes = []
 
 
 def _check_functions(model: Any) -> None:
