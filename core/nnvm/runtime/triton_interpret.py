@@ -66,10 +66,51 @@ def interpret(fn: Any, signature: Sequence[tuple[str, str]], arguments: Sequence
     if signature and signature[-1][0] == "failure":
         values.append(ctypes.addressof(flag))
     with _lock:
+        _mend_interpreter()
         fn.fn.__globals__.update(libdevice=_Library())
         run = Direct(fn.rewrite() if hasattr(fn, "rewrite") else fn.fn, fn.arg_names, (programs,))
         run(*(argument(v, kind) for v, (_, kind) in zip(values, signature, strict=True)))
     return flag.value
+
+
+@lru_cache(maxsize=1)
+def _mend_interpreter() -> None:
+    """Two things that the interpreter does otherwise than compiled code: it keeps bfloat16 as its bits and multiplies
+    these in `tl.dot`, and a scalar condition becomes a block of integers. And one that it does slowly: reductions by
+    our own combining functions, element by element."""
+    import triton.language as tl
+    from triton.runtime.interpreter import ReduceOps, TensorHandle, interpreter_builder
+
+    dot = interpreter_builder.create_dot
+
+    def wide(x: Any) -> Any:
+        if x.dtype.scalar != tl.bfloat16:
+            return x
+        return TensorHandle((x.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+
+    def create_dot(a: Any, b: Any, d: Any, *more: Any) -> Any:
+        return dot(wide(a), wide(b), d, *more)
+
+    splat = interpreter_builder.create_splat
+
+    def create_splat(kind: Any, x: Any) -> Any:
+        if x.data.dtype == np.bool_:
+            return TensorHandle(np.full(kind.shape, x.data.reshape(-1)[0]), tl.int1)
+        return splat(kind, x)
+
+    generic_reduce = ReduceOps.generic_reduce
+    known = {"max_nan": np.max, "min_nan": np.min, "product": np.prod}
+
+    def reduce(self: Any, operands: Any) -> Any:
+        function = known.get(getattr(self.combine_fn, "__name__", ""))
+        if function is None or self.axis is None or len(operands) != 1:
+            return generic_reduce(self, operands)
+        (x,) = operands
+        return [self.to_tensor(function(x.handle.data, axis=self.axis, keepdims=self.keep_dims), x.dtype)]
+
+    ReduceOps.generic_reduce = reduce
+    interpreter_builder.create_dot = create_dot
+    interpreter_builder.create_splat = create_splat
 
 
 class _Library:

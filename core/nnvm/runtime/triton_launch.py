@@ -175,7 +175,8 @@ def compile_launch(source: TritonSource, func: PrimFunc, target: Target, aligned
     flags = aligned if aligned is not None else [True] * len(pointers)
     attrs = {(i,): [["tt.divisibility", 16]] for i, ok in zip(pointers, flags) if ok}
     ast = ASTSource(fn, signature, {}, attrs)
-    options = {"num_warps": func.attrs.get("warps", 4), "num_stages": func.attrs.get("stages", 2)}
+    options = {"num_warps": func.attrs.get("warps", 4), "num_stages": func.attrs.get("stages", 2),
+               "enable_fp_fusion": False}  # fmt: skip
     return triton.compile(ast, target=gpu_target(target), options=options)
 
 

@@ -32,6 +32,7 @@ from nnvm.te.expr import (
     Select,
     Unary,
     Var,
+    binary,
     is_size,
 )
 from nnvm.tir.visitor import children, post_order, reduced
@@ -205,6 +206,8 @@ class Writer:
         if self.facts(e)[0] or not (isinstance(e, Binary) and e.op in ("add", "sub", "mul")):
             return self.raw(e)
         a, b = self.address(e.a), self.address(e.b)
+        if (plain := _simplified(e.op, a, b)) is not None:
+            return plain
         return Value(f"({a.text} {_SIGNS[e.op]} {b.text})", a.dims | b.dims)
 
     def facts(self, e: Expr) -> tuple[bool, bool, bool]:
@@ -231,7 +234,8 @@ class Writer:
         )
         return pure, reads, changing
 
-    def raw(self, e: Expr) -> Value:
+    def raw(self, e: Expr, name: str = "") -> Value:
+        """`e` as it is; `name`: what to call it, should it get a name."""
         if isinstance(e, Var):
             return self._variable(e)
         if isinstance(e, Const):
@@ -249,8 +253,8 @@ class Writer:
             out = Value(f"({out.text}).to({type_name(e.dtype)})", out.dims)
         if isinstance(e, Load) and e.buffer.scope == "local":
             return out
-        if self.uses.get(e, 1) > 1 or len(out.text) > LONG:
-            out = self.named(out, "i" if pure else "t")
+        if (self.uses.get(e, 1) > 1 or len(out.text) > LONG) and not out.text.isidentifier():
+            out = self.named(out, name or ("i" if pure else "t"))
         if not changing:
             self._known[-1][key] = out
         return out
@@ -330,9 +334,16 @@ class Writer:
     def binary(self, e: Binary) -> Value:
         pure = self.facts(e.a)[0] and self.facts(e.b)[0]
         narrow = pure and (e.op in _INDEX_OPS or e.op in COMPARISONS)
+        folded = binary(e.op, e.a, e.b) if narrow and isinstance(e.a, Const) and isinstance(e.b, Const) else e
+        if isinstance(folded, Const):
+            return self.raw(folded)
         a, b = (self.raw(e.a), self.raw(e.b)) if narrow else (self._widened(e.a), self._widened(e.b))
         dims = a.dims | b.dims
         sign = _SIGNS.get(e.op) or (_DIVISIONS.get(e.op) if e.a.dtype.is_int else None)
+        if narrow and (plain := _simplified(e.op, a, b)) is not None:
+            return plain
+        if sign == "+" and narrow and b.text[:1] == "-" and b.text[1:].isdigit():
+            return Value(f"({a.text} - {b.text[1:]})", dims)
         if sign is not None:
             return Value(f"({a.text} {sign} {b.text})", dims)
         if e.op in _LIBRARY and e.a.dtype.is_float:
@@ -388,11 +399,22 @@ class Writer:
             inner = inner.a
         if not isinstance(inner, Load) or inner.buffer.scope != "global" or inner.mask is not None:
             return None
-        before = self._masks
-        self._masks = (*before, *((c, True) for c in conditions))
+        masks = (*self._masks, *((c, True) for c in conditions))
+        changing = self.facts(inner)[2]
+        key = (id(inner), id(self.tile), tuple((id(c), h) for c, h in masks))
+        if not changing and self._known_anywhere(key):
+            return None
+        before, self._masks = self._masks, masks
         out = self._loaded(inner, number(e.b.value))
         self._masks = before
+        if not changing:
+            self._alive.append(inner)
+            self._known[-1][key] = out  # where the conditions hold it is the element itself
         return out
+
+    def _known_anywhere(self, key: tuple[Any, ...]) -> bool:
+        """Whether a value is known in the lanes of a key, or in more of them."""
+        return any(self._find((*key[:2], key[2][:n])) is not None for n in range(len(key[2]) + 1))
 
     def load(self, e: Load) -> Value:
         if e.buffer.scope == "local":
@@ -413,6 +435,7 @@ class Writer:
 
     def check(self, e: Check) -> Value:
         cond, value = self.value(e.cond), self.value(e.value)
+        cond = cond if cond.text.isidentifier() else self.named(cond, "valid")
         self.fail_unless(cond, e.message)
         zero = constant(0, e.dtype, self.tile.rank) if e.dtype != F32 else "0.0"
         return self.named(Value(f"tl.where({cond.text}, {value.text}, {zero})", cond.dims | value.dims), "checked")
@@ -456,6 +479,17 @@ class Writer:
         helper = {"prod": "product", "max": "max_nan", "min": "min_nan"}[op]
         self.helpers.add(helper)
         return f"tl.reduce({x}, {place}, {helper}, keep_dims=True)"
+
+
+def _simplified(op: str, a: Value, b: Value) -> Value | None:
+    """Index arithmetic with a number that changes nothing, or leaves nothing."""
+    if op == "add" and "0" in (a.text, b.text):
+        return b if a.text == "0" else a
+    if op == "mul" and "0" in (a.text, b.text):
+        return Value("0")
+    if op in ("floordiv", "floormod") and a.text == "0":
+        return a
+    return None
 
 
 def _paren(text: str) -> str:

@@ -152,8 +152,9 @@ class _Source:
         if not self.writer.facts(s.value)[0]:
             self.writer.names[s.var] = self.writer.named(self.writer.value(s.value), s.var.name)
             return
-        value = self.writer.raw(s.value)
-        self.writer.names[s.var] = self.writer.once(value, s.var.name)
+        value = self.writer.raw(s.value, s.var.name)
+        bare = value.text.isdigit() or value.text.isidentifier()
+        self.writer.names[s.var] = value if bare else self.writer.once(value, s.var.name)
 
     def loop(self, s: For) -> None:
         if s.kind == "tile":

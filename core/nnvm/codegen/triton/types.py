@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from nnvm.dtype import BOOL, F32, DType
+from nnvm.dtype import F32, DType
 
 __all__ = ["constant", "pointer_type", "type_name"]
 
@@ -31,6 +31,6 @@ def number(value: float | int | bool) -> str:
 
 def constant(value: float | int | bool, t: DType, rank: int) -> str:
     """A constant of type `t`; Triton would make a float32 or an int32 of a bare number."""
-    if t in (F32, BOOL):
+    if t == F32:
         return number(value)
     return f"tl.full({[1] * rank}, {number(value)}, {type_name(t)})"

@@ -41,8 +41,9 @@ from nnvm.tir.stmt import Allocate, For, Let, Stmt, Store, seq
 
 __all__ = ["attention_body"]
 
-#: Query rows and keys of a block, and the head size from which on there are half as many keys.
-ROWS, KEYS, LARGE_HEAD = 64, 64, 128
+#: Query rows and keys of a block of half types; of float32, whose products are without tensor cores and keep their
+#: factors in registers. Heads from `LARGE_HEAD` on have tiles of their own.
+HALF_TILES, TILES, LARGE_HEAD = ((64, 64), (64, 32)), ((32, 32), (16, 32)), 128
 
 
 def attention_body(a: Attention, sources: Mapping[Tensor, Source], space: Space) -> Body | None:
@@ -66,8 +67,9 @@ class _Builder:
         self.head = Axis(Var("head"), self.head_count).bind(space)
         env = digits(heads, atom_affine(self.head.var), space)
         self.lead = [env[h.var] if h.extent != 1 else affine(0) for h in heads]
-        size = min(ROWS, max(16, next_power(self.rows))) if isinstance(self.rows, int) else ROWS
-        keys = KEYS if max(depth, columns) < LARGE_HEAD else KEYS // 2
+        tiles = HALF_TILES if _bare(a.v).dtype.is_half else TILES
+        most, keys = tiles[max(depth, columns) >= LARGE_HEAD]
+        size = min(most, max(16, next_power(self.rows))) if isinstance(self.rows, int) else most
         keys = min(keys, max(16, next_power(self.keys))) if isinstance(self.keys, int) else keys
         self.row_block, self.key_block = Var("row_block"), Var("key_block")
         self.i = Cut.of("i", self.rows, size, atom_affine(self.row_block), space)
@@ -116,7 +118,7 @@ class _Builder:
         for b in (self.s, self.new_top, self.total, self.top, self.acc):
             steps = Allocate(b, steps)
         body = lets(digits(blocks, atom_affine(number), self.space), steps)
-        return Body(number, count, body, 4 if self.i.size * self.c.size < 1 << 13 else 8, 2)
+        return Body(number, count, body, 4 if _bare(self.a.v).dtype.is_half else 8, 2)
 
     def _key_blocks(self) -> Expr:
         if not self.a.causal:
@@ -215,6 +217,10 @@ class _Builder:
         value = Emitter(held=self._held).value(self.inliner.element(self.a.out, at))
         address = Emitter().index(self.out.address(at))
         return self._output_tile(Store(self.out.buffer, (address,), value), True)
+
+
+def _bare(e: Expr) -> Expr:
+    return _bare(e.a) if isinstance(e, Cast) else e
 
 
 def _guarded(value: Expr, *conditions: Expr | None) -> Expr:
