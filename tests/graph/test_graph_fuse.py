@@ -108,6 +108,30 @@ def test_epilogue_keeps_the_shape_of_the_master():
     assert groups(fuse(graph(op("transpose", op("dense", x, w), axes=(1, 0))))) == [["dense"], ["transpose"]]
 
 
+def test_a_master_has_one_epilogue():
+    """As in the backward pass of a dense layer after a layer norm: two ends of one product."""
+    x, w, r, s = var("x", 4, 8), param("w", 8, 8), var("r", 4, 8), param("s", 8)
+    d = op("multiply", op("dense", x, w), s)
+    f = fuse(graph([op("multiply", d, scalar(2)), op("multiply", d, r)]))
+    assert groups(f) == [["dense", "multiply"], ["multiply"], ["multiply"]]
+    f = fuse(graph([op("multiply", d, scalar(2)), op("sum", op("multiply", d, r), axis=1)]))
+    assert groups(f) == [["dense", "multiply"], ["multiply"], ["multiply", "sum"]], "the reduction has its prologue"
+    a = op("relu", d)
+    f = fuse(graph([op("exp", a), op("sqrt", a), op("tanh", d)]))
+    assert groups(f)[0] == ["dense", "multiply"] and sum(map(len, groups(f))) == 6
+
+
+def test_an_epilogue_of_several_outputs_is_left_as_it_is():
+    x, w, r = var("x", 4, 8), param("w", 8, 8), var("r", 4, 8)
+    d = op("dense", x, w)
+    a = op("multiply", op("sigmoid", d), d)
+    f = fuse(graph([op("add", a, r), d]))
+    assert groups(f) == [["dense", "sigmoid", "multiply", "add"]], "one end, that needs everything"
+    n = op("softmax", x)
+    f = fuse(graph([op("exp", n), op("sqrt", n)]))
+    assert groups(f) == [["softmax", "exp", "sqrt"]], "rows have as many ends as they like"
+
+
 def test_reduction_takes_what_comes_before_and_after():
     x, y = var("x", 4, 8), var("y", 4, 8)
     f = fuse(graph(op("sqrt", op("sum", op("exp", op("multiply", x, y)), axis=1))))

@@ -94,6 +94,7 @@ def fuse_graph(graph: Graph, limits: FuseLimits | None = None) -> Graph:
     fuser = _Fuser(graph, limits or FuseLimits())
     for node in fuser.order:
         fuser.place(node)
+    fuser.split_epilogues()
     fuser.duplicate_cheap()
     groups = [g.nodes for g in fuser.groups()]
     return build_fused_graph(graph, groups, fuser.index).with_attrs(fused=True)
@@ -200,6 +201,60 @@ class _Fuser:
             return False
         same = group.shape == node.outputs[0].type.shape
         return same or (not group.expensive and len(group.nodes) <= self.limits.broadcast_nodes)
+
+    def split_epilogues(self) -> None:
+        """Leaves a master that is computed tile by tile one epilogue: nodes that its last node needs.
+
+        Others, which only the outside needs, would be ends of their own, and no tile is made of two ends. They become
+        elementwise groups that read what the master's group stores; reductions after them take them as prologue.
+        """
+        for group in self.groups():
+            if group.kind != MASTER or any(n.op.has("prologue") for n in group.post):
+                continue
+            inside = set(group.nodes)
+            ends = [n for n in group.nodes if not any(u in inside for u in self.users.get(n, ()))]
+            if len(ends) > 1:
+                self._evict(group, inside - self._needed_by_all(ends, inside))
+
+    def _needed_by_all(self, ends: list[Node], inside: set[Node]) -> set[Node]:
+        """The nodes of the group that lead to its last node that every end needs, that node included."""
+        needed = [self._ancestors(n, inside) for n in ends]
+        shared = set.intersection(*needed)
+        last = max(shared, key=self.index.__getitem__)
+        return self._ancestors(last, inside)
+
+    def _ancestors(self, node: Node, inside: set[Node]) -> set[Node]:
+        """The nodes of `inside` that `node` needs, itself included."""
+        found, pending = {node}, [node]
+        while pending:
+            for e in pending.pop().inputs:
+                if e.node in inside and e.node not in found:
+                    found.add(e.node)
+                    pending.append(e.node)
+        return found
+
+    def _evict(self, group: _Group, gone: set[Node]) -> None:
+        """Gives the nodes `gone` groups of their own; none that stay read them."""
+        kept = [n for n in group.nodes if n not in gone]
+        group.nodes, group.post = kept, group.post - gone
+        inside = set(kept)
+        group.inputs = dict.fromkeys(
+            e for n in kept for e in n.inputs if e.node not in inside and not _is_scalar_constant(e)
+        )
+        group.first, group.last = min(map(self.index.__getitem__, kept)), max(map(self.index.__getitem__, kept))
+        group.injective = any(_pattern(n) == OpPattern.INJECTIVE for n in kept)
+        group.expensive = any(n.op.attr("expensive") for n in kept)
+        for n in gone:
+            del self.group_of[n]
+        order = sorted(gone, key=self.index.__getitem__)
+        for n in order:
+            if not self._join_elementwise(n):
+                self._add(ELEM, n)
+        for n in order:
+            for user in self.users.get(n, ()):
+                taker = self.group_of.get(user)
+                if taker is not None and taker.kind == REDUCE and self.group_of[n].kind == ELEM:
+                    self._take_prologue(taker, user)
 
     # Elementwise chains
 
