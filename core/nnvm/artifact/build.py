@@ -216,7 +216,8 @@ class _LevelBuilder:
 
         main, code = build_stage(self.graph, self.level.target, f"code{number}", "k", first_output, base_of,
                                  lambda done, all_: tell("kernels", 0.3 + 0.6 * done / all_))  # fmt: skip
-        sections, prepare, sizes = {main.code: code}, None, ()
+        sections, prepare = {main.code: code}, None
+        sizes: tuple[int, ...] = ()
         if self._later and self._early is not None:
             self._find_arrays(self._early, "prepare.")
             count = len(self._prepared)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import traceback
 from collections.abc import Callable, Iterator
@@ -64,7 +65,7 @@ def one_line_errors(debug: bool) -> Iterator[None]:
             traceback.print_exception(error)
         if isinstance(error, CliError):
             raise CliError(one_line(error), error.status) from error
-        if isinstance(error, FileNotFoundError) and error.filename and error.strerror == os.strerror(error.errno):
+        if isinstance(error, FileNotFoundError) and error.filename and error.strerror == os.strerror(errno.ENOENT):
             raise CliError(f"no file {error.filename}", status=1) from error
         kind = "" if isinstance(error, OSError) and error.strerror else f"{type(error).__name__}: "
         more = "" if debug or not kind else " (--debug shows where)"

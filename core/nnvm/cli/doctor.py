@@ -92,6 +92,10 @@ def print_section(title: str, facts: list[tuple[str, str]]) -> None:
     print()
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="the same as JSON")
+
+
 def run(args: argparse.Namespace) -> int:
     sections = {
         "Compiler": [*compiler_facts(), cache_fact()],
@@ -110,6 +114,6 @@ COMMAND = Command(
     "doctor",
     "show what this machine and installation offer",
     "Show the versions, the processor, the OpenMP runtime, the cache and the optional packages that nnvm finds.",
-    lambda parser: parser.add_argument("--json", action="store_true", help="the same as JSON"),
+    add_arguments,
     run,
 )

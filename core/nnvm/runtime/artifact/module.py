@@ -184,9 +184,7 @@ class Module:
     def _bases(self, prepared_at: int, prepared: Sequence[int]) -> Any:
         """A table of bases with what lasts: addresses of what was prepared, then of the weights."""
         lasting = [*(prepared or [0] * len(self._level.prepared)), *(array.ctypes.data for array in self._weights)]
-        bases = (ctypes.c_int64 * (prepared_at + len(lasting)))()
-        bases[prepared_at:] = lasting
-        return bases
+        return (ctypes.c_int64 * (prepared_at + len(lasting)))(*[0] * prepared_at, *lasting)
 
     def _make_ready(self) -> None:
         """Before the first call: checks the weights and prepares what is to be prepared."""
