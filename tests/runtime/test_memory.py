@@ -14,7 +14,7 @@ READ_ONLY.flags.writeable = False
 
 
 @pytest.mark.parametrize("array", [
-    WHOLE, READ_ONLY, WHOLE[2:], WHOLE[:, 3:], WHOLE[::-1], WHOLE.T, WHOLE[:0], np.float64(2.5).reshape(()),
+    WHOLE, READ_ONLY, WHOLE[2:], WHOLE[:, 3:], WHOLE[::-1], WHOLE.T, WHOLE[:0], np.array(2.5),
     np.array([True, False]), WHOLE.astype(np.float16), np.array(["2020-01-01"], "datetime64[D]"), np.empty((0, 3)),
 ])  # fmt: skip
 def test_addresses_of_all_kinds_of_arrays(array):
