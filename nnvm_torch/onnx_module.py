@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from nnvm.compiler.build import compile_graph
 from nnvm.dtype import BF16
 from nnvm.dtype import dtype as as_dtype
 from nnvm.frontend.onnx.importer import Imported as ImportedOnnx
+from nnvm.frontend.onnx.reading import read_model
 from nnvm.frontend.onnx.specialise import Specialised
 from nnvm.frontend.onnx.unsupported import UnsupportedModel, UnsupportedNode
 from nnvm_torch.fx_importer import FromGraph, Imported
@@ -32,14 +32,11 @@ def from_onnx(model: Any, **options: Any) -> OnnxModule:
         options: see `nnvm_torch.Options`.
 
     Raises:
+        FileNotFoundError: there is no such file. InvalidModel: it holds no model, or one that contradicts itself.
         UnsupportedModel: lists everything that cannot be imported; where that depends on sizes or values of inputs, at
             the first call.
     """
-    import onnx
-
-    if isinstance(model, (str, os.PathLike)):
-        model = onnx.load(os.fspath(model))
-    return OnnxModule(model, Options.make(options))
+    return OnnxModule(read_model(model), Options.make(options))
 
 
 class OnnxModule(nn.Module):

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from small_transformers import TRANSFORMERS, draw, small_transformer
+from small_zoo import SMALL, small
 from torch import nn
 
 pytest.importorskip("onnx")
@@ -9,7 +11,12 @@ pytest.importorskip("onnxscript")
 
 import nnvm_torch
 
-pytestmark = pytest.mark.slow
+#: Run by default; `pytest -m slow` runs all.
+FEW = ("mlp", "resnet18", "lstm_classifier", "gpt2")
+
+
+def sampled(names):
+    return [n if n in FEW else pytest.param(n, marks=pytest.mark.slow) for n in names]
 
 
 class Attention(nn.Module):
@@ -51,6 +58,7 @@ class Pyramid(nn.Module):
     (Attention, (2, 7, 32)), (Recurrent, (2, 5, 12)), (Pyramid, (2, 3, 32, 32)),
     (lambda: nn.Sequential(nn.Embedding(11, 8), nn.Linear(8, 4), nn.LayerNorm(4), nn.Tanh()), (2, 5)),
 ], ids=["attention", "lstm", "pyramid", "embedding"])  # fmt: skip
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_exported_models(make, shape, dynamic):
     torch.manual_seed(0)
@@ -68,3 +76,28 @@ def test_exported_models(make, shape, dynamic):
         x = data(batch)
         with torch.no_grad():
             torch.testing.assert_close(module(x), model(x), rtol=1e-3, atol=1e-4)
+
+
+def check(model, *calls, dynamic=None, atol=1e-4):
+    """The model as PyTorch exports it for the first call, on all calls."""
+    program = torch.onnx.export(model, calls[0], dynamo=True, dynamic_shapes=dynamic, verbose=False)
+    module = nnvm_torch.from_onnx(program.model_proto)
+    for args in calls:
+        with torch.no_grad():
+            got, want = module(*args), model(*args)
+        one = isinstance(want, torch.Tensor)
+        for g, w in zip([got] if one else got, [want] if one else want, strict=True):
+            torch.testing.assert_close(g, w, rtol=1e-3, atol=atol)
+
+
+@pytest.mark.parametrize("name", sampled(SMALL))
+def test_the_zoo(name):
+    module, args = small(name)
+    check(module, args)
+
+
+@pytest.mark.parametrize("name", sampled(TRANSFORMERS))
+def test_transformers(name):
+    module, names = small_transformer(name)
+    sizes = (tuple({0: torch.export.Dim("batch", min=1, max=16)} for _ in names),) if name != "mamba" else None
+    check(module, draw(names, 2), *([] if sizes is None else [draw(names, 3)]), dynamic=sizes)

@@ -12,7 +12,7 @@ from typing import Any
 __all__ = ["ROUNDED_ONCE", "exclusion_of"]
 
 _TEXT = "text: tensors of strings are no arrays of numbers, and no kernel reads them"
-_SEQUENCE = "sequences and optional values: their length and presence are known at the call only"
+_SEQUENCE = "sequences that come in or go out, and optional values: their length is known at the call only"
 _RANDOM = "random numbers: whoever draws others has other results"
 _CLASSIC = "classic machine learning (trees, encoders, vectorisers), which this compiler of tensor programs does not do"
 _TRAINING = "training: an optimiser's step or a gradient is made by this project's own training path"
@@ -24,9 +24,7 @@ TYPES: Mapping[str, str] = {"string": _TEXT, "sequence_type": _SEQUENCE, "option
 #: Operators, with their domain where it is not ONNX's own.
 OPERATORS: Mapping[str, str] = {
     **dict.fromkeys(("StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch"), _TEXT),
-    **dict.fromkeys(("SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert",
-                     "SequenceLength", "SequenceMap", "SplitToSequence", "ConcatFromSequence", "Optional",
-                     "OptionalGetElement", "OptionalHasElement"), _SEQUENCE),
+    **dict.fromkeys(("Optional", "OptionalGetElement", "OptionalHasElement"), _SEQUENCE),
     **dict.fromkeys(("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
                      "RandomUniformLike"), _RANDOM),
     **dict.fromkeys(("TfIdfVectorizer", "ai.onnx.ml.ArrayFeatureExtractor", "ai.onnx.ml.Binarizer",

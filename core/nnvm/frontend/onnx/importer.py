@@ -14,6 +14,7 @@ from nnvm import config
 from nnvm.dim import Dim, symbol
 from nnvm.dtype import DType
 from nnvm.frontend.onnx import convert  # noqa: F401  registers the converters
+from nnvm.frontend.onnx.exclusions import OPERATORS
 from nnvm.frontend.onnx.formats import Narrow, format_of
 from nnvm.frontend.onnx.functions import definition_of
 from nnvm.frontend.onnx.narrow import LOOKS, MOVES, looking, moving
@@ -21,7 +22,7 @@ from nnvm.frontend.onnx.protos import array_of, element_type, format_array_of, t
 from nnvm.frontend.onnx.reading import OLDEST, prepared, read_model
 from nnvm.frontend.onnx.sizes import fold_sizes
 from nnvm.frontend.onnx.subgraphs import CONTROL
-from nnvm.frontend.onnx.table import Context, Dims, NeedsValue, Unsupported, Value, find, materialise, of_array
+from nnvm.frontend.onnx.table import Context, Dims, NeedsValue, Tensors, Unsupported, Value, find, materialise, of_array
 from nnvm.frontend.onnx.unsupported import InvalidModel, UnsupportedModel, UnsupportedNode
 from nnvm.graph import Graph, Node, NodeEntry, TensorType, TypeInferenceError, apply, variable
 
@@ -189,7 +190,8 @@ class _Importer:
         elif converter is None and (body := self._definition(node)) is not None:
             converter = partial(self._inlined, node, body)
         if converter is None or not (domain or opset >= 7):
-            why = "no converter" if opset >= OLDEST or domain else f"opset before {OLDEST}"
+            why = OPERATORS.get(f"{domain}.{node.op_type}" if domain else node.op_type, "no converter")
+            why = why if opset >= OLDEST or domain else f"opset before {OLDEST}"
             self._refuse(node.op_type, name, why, domain, final=True)
             self.broken.update(outputs)
             return
@@ -204,6 +206,8 @@ class _Importer:
                 inputs = [self.env[i] for i in node.input]
                 context = Context(node.op_type, inputs, attrs, opset, [bool(o) for o in node.output], self.params)
                 folded = fold_sizes(context)
+                if any(isinstance(v, Tensors) for v in inputs) and node.op_type == "Identity":
+                    folded = inputs[0]
                 if any(isinstance(v, Narrow) for v in inputs) and node.op_type in MOVES | LOOKS:
                     converter = partial(moving if node.op_type in MOVES else looking, converter)
                 result = converter(context) if folded is None else folded

@@ -13,7 +13,7 @@ import numpy as np
 
 from nnvm.dtype import BOOL, I64
 from nnvm.frontend.onnx.protos import element_type
-from nnvm.frontend.onnx.table import Context, Unsupported, Value, axis_of, emit, materialise, of_array
+from nnvm.frontend.onnx.table import Context, Tensors, Unsupported, Value, axis_of, emit, materialise, of_array
 from nnvm.graph import NodeEntry
 
 __all__ = ["CONTROL", "LONGEST", "Scope"]
@@ -145,5 +145,17 @@ def _batched_scan(scope: Scope, c: Context, body: Any) -> list[Value]:
     return [_stacked(column, 0, info) for column, info in zip(columns, body.output)]
 
 
+def _sequence_map(scope: Scope, c: Context, graphs: Mapping[str, Any]) -> list[Value]:
+    """The body for each tensor of the first sequence, with those at the same place of the others."""
+    body, first = graphs["body"], c.inputs[0]
+    if not isinstance(first, Tensors):
+        raise Unsupported("input 0 is no sequence")
+    names, results = [i.name for i in body.input], []
+    for i in range(len(first.items)):
+        given = [v.items[i] if isinstance(v, Tensors) else v for v in c.inputs]
+        results.append(scope.body(body, dict(zip(names, given))))
+    return [Tensors(tuple(r[k] for r in results)) for k in range(len(body.output))]
+
+
 #: op type -> (importer, node, its subgraphs by attribute) -> outputs
-CONTROL = {"If": _if, "Loop": _loop, "Scan": _scan}
+CONTROL = {"If": _if, "Loop": _loop, "Scan": _scan, "SequenceMap": _sequence_map}

@@ -14,8 +14,8 @@ from nnvm.frontend.onnx.formats import Narrow
 from nnvm.graph import NodeEntry, TensorType, apply, constant, topological
 from nnvm.graph.evaluate import can_evaluate, evaluate_node
 
-__all__ = ["CONVERTERS", "Context", "Converter", "Dims", "NeedsValue", "Unsupported", "converts", "counted", "emit",
-           "find", "known", "materialise", "of_array", "of_dims", "scalar"]  # fmt: skip
+__all__ = ["CONVERTERS", "Context", "Converter", "Dims", "NeedsValue", "Tensors", "Unsupported", "converts", "counted",
+           "emit", "find", "known", "materialise", "of_array", "of_dims", "scalar"]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
 
@@ -53,7 +53,14 @@ class Dims:
     dtype: DType = I64
 
 
-Value = NodeEntry | Dims | Narrow
+@dataclass(frozen=True)
+class Tensors:
+    """A sequence of tensors, whose length is known."""
+
+    items: tuple[Value, ...]
+
+
+Value = NodeEntry | Dims | Narrow | Tensors
 Results = Value | Sequence[Value | None]
 
 
@@ -207,6 +214,8 @@ def materialise(value: Value) -> NodeEntry:
     """The value as a tensor of the graph; Unsupported for symbolic sizes, which no kernel gets as numbers."""
     if isinstance(value, Dims):
         raise Unsupported(f"the symbolic sizes {value.array.tolist()} as a tensor")
+    if isinstance(value, Tensors):
+        raise Unsupported(f"a sequence of {len(value.items)} tensors, where one tensor is wanted")
     if isinstance(value, Narrow):
         raise Unsupported(f"elements of type {value.format.name}")
     return value

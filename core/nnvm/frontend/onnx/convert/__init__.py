@@ -15,11 +15,12 @@ from nnvm.frontend.onnx.convert import (
     reduction,
     resize,
     sampling,
+    sequences,
     shape,
     signal,
 )
 
 __all__ = [
     "einsum", "elementwise", "indexing", "microsoft", "microsoft_attention", "microsoft_quantized", "nn", "placing",
-    "pooling", "quantize", "recurrent", "reduction", "resize", "sampling", "shape", "signal",
+    "pooling", "quantize", "recurrent", "reduction", "resize", "sampling", "sequences", "shape", "signal",
 ]  # fmt: skip
