@@ -84,7 +84,7 @@ def test_functions_that_never_end(tmp_path):
         return helper.make_function("own", name, ["a"], [f"t{len(calls)}"], nodes, opsets)
 
     call = [helper.make_node("F0", ["x"], ["y"], domain="own")]
-    with pytest.raises(InvalidModel, match="the function F[01] calls itself"):
+    with pytest.raises(InvalidModel, match=r"the function F[01] calls itself"):
         from_onnx(saved(tmp_path, nodes=call, functions=[function("F0", "F1"), function("F1", "F0")]))
     # each calls the next one twice: 2^40 nodes
     many = [function(f"F{i}", f"F{i + 1}", f"F{i + 1}") for i in range(40)]
