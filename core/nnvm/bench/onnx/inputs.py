@@ -12,7 +12,7 @@ from nnvm.array_file import load_arrays
 from nnvm.bench.engine import Array
 from nnvm.bench.errors import BenchError
 
-__all__ = ["InputSpec", "draw", "index_bounds", "input_specs", "load_files"]
+__all__ = ["InputSpec", "draw", "index_bounds", "input_specs", "load_files", "weight_shapes"]
 
 #: Ops whose output holds the values of their first input, elsewhere or in another type.
 _CARRIES = ("Cast", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze")
@@ -38,7 +38,7 @@ class InputSpec:
 def input_specs(model: Any, batch: int, shapes: Mapping[str, tuple[int, ...]]) -> list[InputSpec]:
     """The inputs of an `onnx.ModelProto`.
 
-    An unknown first size is `batch`; others come from `shapes`, directly or as a named size of another input there.
+    An unknown first size is `batch`; others come from `shapes`, directly or by the name of a size that is given there.
 
     Raises:
         BenchError: a size is not known, a shape does not fit, a name is no input, or an input is no tensor.
@@ -49,11 +49,12 @@ def input_specs(model: Any, batch: int, shapes: Mapping[str, tuple[int, ...]]) -
     values = [v for v in model.graph.input if v.name not in given]
     if unknown := [n for n in shapes if n not in {v.name for v in values}]:
         raise BenchError(f"no input {unknown[0]!r}; the inputs are {', '.join(v.name for v in values)}")
-    named: dict[str, int] = {}
+    found: dict[str, set[int]] = {}
     for v in values:
         for d, n in zip(_dims(v), shapes.get(v.name, ())):
-            if isinstance(d, str) and named.setdefault(d, n) != n:
-                raise BenchError(f"--shape gives the size {d!r} two values, {named[d]} and {n}")
+            if isinstance(d, str):
+                found.setdefault(d, set()).add(n)
+    named = {d: n for d, (n, *others) in found.items() if not others}  # "?" of some exporters stands for all sizes
     bounds = index_bounds(model)
     specs = []
     for v in values:
@@ -71,7 +72,9 @@ def _dims(value: Any) -> list[int | str | None]:
     """Sizes as numbers, names, or None."""
     if value.type.WhichOneof("value") != "tensor_type":
         raise BenchError(f"the input {value.name} is no tensor")
-    return [d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in value.type.tensor_type.shape.dim]
+    dims = value.type.tensor_type.shape.dim  # some exporters write -1 for any
+    return [d.dim_param or None if d.dim_param or d.dim_value < 0 or not d.HasField("dim_value") else d.dim_value
+            for d in dims]  # fmt: skip
 
 
 def _shape(value: Any, batch: int, given: tuple[int, ...] | None, named: Mapping[str, int]) -> tuple[int, ...]:
@@ -93,17 +96,22 @@ def _shape(value: Any, batch: int, given: tuple[int, ...] | None, named: Mapping
 
 def index_bounds(model: Any) -> dict[str, int]:
     """For integer inputs that are used as indices (into an embedding): one more than the largest that is valid."""
-    graph = model.graph
-    sizes = {t.name: list(t.dims) for t in graph.initializer}
-    for node in graph.node:
-        if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
-            sizes[node.output[0]] = list(node.attribute[0].t.dims)
+    graph, sizes = model.graph, weight_shapes(model)
     bounds: dict[str, int] = {}
     for v in graph.input:
         found = [sizes[data][axis] for data, axis in _looked_up(graph, v.name) if len(sizes.get(data, ())) > axis]
         if found:
             bounds[v.name] = min(found)
     return bounds
+
+
+def weight_shapes(model: Any) -> dict[str, tuple[int, ...]]:
+    """Shapes of the tensors that the graph holds, as initialisers or as constants."""
+    shapes = {t.name: tuple(t.dims) for t in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
+            shapes[node.output[0]] = tuple(node.attribute[0].t.dims)
+    return shapes
 
 
 def _looked_up(graph: Any, name: str) -> Iterator[tuple[str, int]]:

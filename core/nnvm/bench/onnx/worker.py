@@ -13,7 +13,7 @@ from nnvm.bench.engine import Array, Engine, missing_package
 from nnvm.bench.errors import BenchError, one_line, require
 from nnvm.bench.memory import resident_bytes
 from nnvm.bench.onnx.engines import ENGINES, OnnxSetup, find_engine
-from nnvm.bench.onnx.inputs import InputSpec, draw, input_specs, load_files
+from nnvm.bench.onnx.inputs import InputSpec, draw, input_specs, load_files, weight_shapes
 from nnvm.bench.session import CHECK_SAMPLES, Session, save_answers, serve
 
 __all__ = ["OnnxSession", "main"]
@@ -47,7 +47,7 @@ class OnnxSession(Session):
         for s in self._specs:
             if s.name in self._fixed and self._fixed[s.name].dtype != s.dtype:
                 raise BenchError(f"the input {s} got an array of {self._fixed[s.name].dtype}")
-        self._parameters = sum(math.prod(t.dims) for t in model.graph.initializer)
+        self._parameters = sum(map(math.prod, weight_shapes(model).values()))
         return {"resident_bytes": resident_bytes()}
 
     def reference(self, path: str) -> Message:
