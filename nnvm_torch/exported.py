@@ -159,6 +159,9 @@ class ExportedModule(nn.Module):
         with torch.no_grad():
             own["_nnvm_run"] = compile_fx(lifted.gm, "inference", options, number_of(self), static)
 
+    def __getattr__(self, name: str) -> Any:  # what is in `__dict__` above is of any type
+        return super().__getattr__(name)
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         leaves = self._flat(args, kwargs)
         sizes: dict[str, int] = {}

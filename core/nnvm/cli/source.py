@@ -109,8 +109,9 @@ def _json(path: Path, shapes: Shapes | None, params: Mapping[str, Any] | None) -
 
 def _is_mxnet(text: str) -> bool:
     """Whether JSON is a symbol of MXNet's, whose format NNVM's own is too."""
+    from nnvm.frontend.mxnet import convert  # noqa: F401  registers the converters
     from nnvm.frontend.mxnet.document import is_symbol
-    from nnvm.frontend.mxnet.importer import CONVERTERS
+    from nnvm.frontend.mxnet.table import CONVERTERS
     from nnvm.graph.op import known
 
     ours = {*known()}

@@ -89,7 +89,8 @@ def _array(reader: _Reader, i: int) -> Array:
     for d in shape:
         size *= d
     raw = reader.take(size * dtype.itemsize, f"{what} of {' x '.join(map(str, shape))} {dtype}")
-    return np.frombuffer(raw, dtype).reshape(shape).copy()
+    array: Array = np.frombuffer(raw, dtype).reshape(shape).copy()
+    return array
 
 
 class _Reader:

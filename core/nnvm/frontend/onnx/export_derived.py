@@ -160,7 +160,8 @@ def _python_mod(x: Exporter, a: str, b: str, t: DType) -> str:
 
 @exports("remainder")
 def _remainder(x: Exporter, n: Node) -> str:
-    return _python_mod(x, *x.inputs(n), n[0].type.dtype)
+    a, b = x.inputs(n)
+    return _python_mod(x, a, b, n[0].type.dtype)
 
 
 @exports("floor_divide")

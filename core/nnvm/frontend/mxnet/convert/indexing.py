@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nnvm.dim import Dim
 from nnvm.dtype import I64
 from nnvm.frontend.mxnet.table import Context, Refused, axis_of, cast, converts, cut, emit, like
 from nnvm.graph import NodeEntry
@@ -84,10 +85,10 @@ def _sequence(c: Context) -> NodeEntry:
     if c.op != "SequenceMask" or axis > 1:
         raise Refused("lengths of sequences")
     length, t = x.type.shape[axis], c[1].type.dtype
-    ones = [1] * x.type.rank
-    ones[1 - axis] = c[1].type.shape[0]  # type: ignore[call-overload]
-    steps = [1] * x.type.rank
-    steps[axis] = length  # type: ignore[call-overload]
+    ones: list[Dim] = [1] * x.type.rank
+    ones[1 - axis] = c[1].type.shape[0]
+    steps: list[Dim] = [1] * x.type.rank
+    steps[axis] = length
     position = emit("reshape", emit("arange", start=0, step=1, length=length, dtype=t), shape=tuple(steps))
     runs = emit("less", position, emit("reshape", c[1], shape=tuple(ones)))
     return emit("where", runs, x, like(c.attrs.number("value", 0.0), x))

@@ -102,7 +102,9 @@ def _topk(c: Context) -> Results:
     first = cut(order, axis, 0, k)
     indices = cast(first, type_named(c.attrs))
     values = emit("gather", x, first, axis=axis)
-    return {"value": values, "indices": indices, "both": [values, indices]}[kind]
+    if kind == "both":
+        return [values, indices]
+    return values if kind == "value" else indices
 
 
 # products
