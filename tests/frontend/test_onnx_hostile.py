@@ -106,8 +106,11 @@ def test_functions_that_never_end(tmp_path):
     ([helper.make_node("Constant", [], ["a"], value_int=0), helper.make_node("Constant", [], ["b"], value_int=1 << 50),
       helper.make_node("Constant", [], ["c"], value_int=1), helper.make_node("Range", ["a", "b", "c"], ["y"])],
      "a tensor of 1125899906842624 elements"),
+    ([helper.make_node("LRN", ["x"], ["y"], size=(3, 4))], "attribute size is of kind INTS, not INT"),
+    ([helper.make_node("Gather", ["x"], ["y"])], "Gather.*: (1 inputs; Gather takes 2|input 1 is missing)"),
+    ([helper.make_node("Reshape", [], ["y"])], "Reshape"),
     ([helper.make_node("Nonsense", ["x"], ["z"]), helper.make_node("Relu", ["z"], ["y"])], "no converter"),
-], ids=["cycle", "attribute", "axis", "permutation", "expand", "fill", "range", "op"])  # fmt: skip
+], ids=["cycle", "attribute", "axis", "order", "expand", "fill", "range", "kind", "count", "none", "op"])  # fmt: skip
 def test_what_contradicts_itself_names_its_node(tmp_path, nodes, message):
     with pytest.raises(UnsupportedModel, match=message):
         from_onnx(saved(tmp_path, nodes=nodes))

@@ -17,6 +17,7 @@ from nnvm.frontend.onnx import convert  # noqa: F401  registers the converters
 from nnvm.frontend.onnx.exclusions import OPERATORS
 from nnvm.frontend.onnx.formats import Narrow, format_of
 from nnvm.frontend.onnx.functions import definition_of
+from nnvm.frontend.onnx.misfit import misfit
 from nnvm.frontend.onnx.narrow import LOOKS, MOVES, looking, moving
 from nnvm.frontend.onnx.protos import array_of, element_type, format_array_of, type_proto
 from nnvm.frontend.onnx.reading import OLDEST, prepared, read_model
@@ -221,7 +222,8 @@ class _Importer:
             self._refuse(node.op_type, name, str(e), domain, e.inputs)
             self.broken.update(outputs)
         except (Unsupported, TypeInferenceError) as e:
-            self._refuse(node.op_type, name, str(e), domain)
+            why = misfit(node, domain, opset) if e.__cause__ is not None else None
+            self._refuse(node.op_type, name, why or str(e), domain)
             self.broken.update(outputs)
         else:
             self.env.update((o, r) for o, r in zip(node.output, results) if o)
