@@ -118,7 +118,7 @@ def compile_fx(
                 raise
             warn_of_fault("nnvm could not compile a graph, which runs in ATen instead", text_of(e))
             return _all_in_aten(gm, kind, options, owner, f"fault in the compiler: {type(e).__name__}: {e}")
-    return _boxed(guarded(runner, gm) if is_repeatable(gm) else runner)
+    return _boxed(runner, gm)
 
 
 def _built(
@@ -137,7 +137,7 @@ def _built(
             raise fault.error
         faults.append(fault)
 
-    compiled = compile_graph(imported.graph, replace(options.build_options(), on_fault=on_fault))
+    compiled = compile_graph(imported.graph, replace(options.build_options(imported.device), on_fault=on_fault))
     if options.strict and faults:
         raise StrictError([Fallback(f.what, f"{f.stage}: {f.error}", ", ".join(f.sources)) for f in faults])
     runner = Runner(imported, compiled, options.keep_original)
@@ -169,12 +169,14 @@ def _verified(run: Compiled, imported: Imported, options: Options, gm: fx.GraphM
     return Verified(run, gm, calls, options.precise, locate)
 
 
-def _boxed(run: Callable[[list[Any]], Any]) -> Compiled:
-    """As a plain function, which AOTAutograd may wrap, with the mark that it takes its arguments as one list."""
+def _boxed(run: Callable[[list[Any]], Any], gm: fx.GraphModule | None = None) -> Compiled:
+    """As a plain function, which AOTAutograd may wrap, with the mark that it takes its arguments as one list; where it
+    fails `gm` runs instead, if it can run again."""
 
-    def boxed(args: list[Any]) -> Any:
+    def plain(args: list[Any]) -> Any:
         return run(args)
 
+    boxed = guarded(run, gm) if gm is not None and is_repeatable(gm) else plain
     boxed._boxed_call = True  # type: ignore[attr-defined]
     return boxed
 

@@ -65,12 +65,12 @@ def find_fault(gm: fx.GraphModule, imported: Imported, options: Options, args: S
 
     def is_right(left_out: Sequence[str]) -> bool:
         chosen = replace(options, disabled_passes=options.disabled_passes | frozenset(left_out))
-        runner = Runner(imported, compile_graph(imported.graph, chosen.build_options()))
+        runner = Runner(imported, compile_graph(imported.graph, chosen.build_options(imported.device)))
         return right(list(runner([a.clone() if isinstance(a, torch.Tensor) else a for a in args])))
 
     passes = [p for p in dict.fromkeys(pipeline()) if p not in ("InferType", *options.disabled_passes)]
     first = _first_wrong_pass(passes, is_right)
-    compiled = compile_graph(imported.graph, options.build_options())
+    compiled = compile_graph(imported.graph, options.build_options(imported.device))
     group = first_wrong_group(imported, compiled, args)
     call = "" if first or group is not None else _first_wrong_call(gm, options, args)
     return Fault(first, group, call)
@@ -98,7 +98,7 @@ def _first_wrong_call(gm: fx.GraphModule, options: Options, args: Sequence[Any])
         imported = import_graph(alone)
         if not leaves or imported.fallbacks or not imported.graph.outputs:
             continue
-        runner = Runner(imported, compile_graph(imported.graph, options.build_options()))
+        runner = Runner(imported, compile_graph(imported.graph, options.build_options(imported.device)))
         given = [recorded.before[node][n] for n in inputs]
         got = runner([a.clone() if isinstance(a, torch.Tensor) else a for a in given])
         want = recorded.results[node]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Union, cast
 
 import torch
@@ -25,6 +25,7 @@ from nnvm_torch.tensors import (
     dim_of,
     is_foreign,
     numpy_of,
+    on_device,
     shape_of,
     strides_of,
     type_of,
@@ -112,6 +113,7 @@ class Imported:
         native, total: compute nodes compiled, and all of them.
         strides: strides of each graph output, as in the attribute.
         faults: conversions that failed although the call is one that is converted, with the reason and source line.
+        device: whose memory it works on.
     """
 
     graph: Graph
@@ -125,6 +127,14 @@ class Imported:
     total: int
     strides: tuple[Strides, ...] = field(default=())
     faults: tuple[str, ...] = ()
+    device: torch.device = torch.device("cpu")
+
+
+def device_of(gm: fx.GraphModule) -> torch.device:
+    """The device that a graph works on: that of its arguments with any dimension, the first that is no CPU."""
+    found = [v.device for n in gm.graph.nodes if n.op == "placeholder"
+             and isinstance(v := n.meta.get("val"), torch.Tensor) and v.dim() > 0]  # fmt: skip
+    return next((d for d in found if d.type == "cuda"), torch.device("cpu"))
 
 
 def import_graph(gm: fx.GraphModule, static: frozenset[int] = frozenset()) -> Imported:
@@ -136,8 +146,10 @@ def import_graph(gm: fx.GraphModule, static: frozenset[int] = frozenset()) -> Im
     Raises:
         NotImportable: sizes that depend on data, arguments of an unknown kind.
     """
+    device = device_of(gm)
     try:
-        return _Importer(gm, static).run()
+        with on_device(device):
+            return replace(_Importer(gm, static).run(), device=device)
     except UnsupportedSize as e:
         raise NotImportable(str(e)) from None
 

@@ -8,10 +8,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from nnvm.compiler.build import BuildOptions
 from nnvm.graph.pass_manager import PASSES
+from nnvm.target import Target
+from nnvm_torch.gpu import target_of
 
 __all__ = ["Options"]
+
+_CPU = torch.device("cpu")
 
 #: What `torch.compile(mode=...)` means here. Every mode compiles fully; none needs CUDA graphs on a CPU.
 _MODES: dict[str, dict[str, Any]] = {
@@ -37,6 +43,8 @@ class Options:
         keep_original: False: parameters that only their packed form is read of move to a file that is mapped to memory,
             so that the system may reclaim it; everything that reads or writes them works as before.
         verify_graphs: check the graph after each pass (slow; for finding faults in the compiler).
+        target: what to compile for, as in ``"llvm -mcpu=haswell"`` or ``"cuda -arch=sm_90"``; None: the device of the
+            tensors.
     """
 
     precise: bool = False
@@ -47,6 +55,7 @@ class Options:
     verify: int = 0
     keep_original: bool = True
     verify_graphs: bool = False
+    target: str | None = None
 
     @staticmethod
     def make(values: Mapping[str, Any] | Options | None = None, mode: str | None = None, **more: Any) -> Options:
@@ -62,10 +71,11 @@ class Options:
                 raise TypeError(f"nnvm has no option {name!r}{hint} Options: {', '.join(known)}")
         return Options(**{name: _checked(name, value) for name, value in merged.items()})
 
-    def build_options(self) -> BuildOptions:
-        """What the compiler wants to know of them."""
+    def build_options(self, device: torch.device = _CPU) -> BuildOptions:
+        """What the compiler wants to know of them, for a graph on that device."""
         settings = {"precise": self.precise, "fast_math": self.fast_math}
-        return BuildOptions(opt_level=self.opt_level, disabled_passes=self.disabled_passes, options=settings,
+        return BuildOptions(target=target_of(device, self.target), opt_level=self.opt_level,
+                            disabled_passes=self.disabled_passes, options=settings,
                             verify=self.verify_graphs)  # fmt: skip
 
 
@@ -80,6 +90,10 @@ def _of_mode(mode: str | None) -> dict[str, Any]:
 def _checked(name: str, value: Any) -> Any:
     if name == "disabled_passes":
         return _passes(value)
+    if name == "target":
+        if value is not None:
+            Target.parse(value if isinstance(value, str) else repr(value))
+        return value
     if name in ("opt_level", "verify"):
         if isinstance(value, bool) or not isinstance(value, int) or value < 0 or (name == "opt_level" and value > 3):
             raise ValueError(f"option {name} must be {'0 to 3' if name == 'opt_level' else 'a count'}, got {value!r}")

@@ -60,15 +60,16 @@ class Runner:
         params = [v.name for v in inputs if v.attrs["kind"] == "param"]
         self.param_args = [position[n] for n in params]
         self.args = [position[v.name] for v in inputs if v.attrs["kind"] != "param"]
-        constants = _constants(compiled.plan)
+        memory = TorchMemory(imported.device)
+        constants = _constants(compiled.plan, imported.device)
 
         def make() -> Executor:
-            return Executor(compiled.plan, TorchMemory(), constants)
+            return Executor(compiled.plan, memory, constants)
 
         if params:
             prepare = compiled.prepare.plan if compiled.prepare is not None else None
-            kept = _constants(prepare) if prepare is not None else []
-            self.weights = Weights(make, params, graph, prepare, kept, self.keep_original)
+            kept = _constants(prepare, imported.device) if prepare is not None else []
+            self.weights = Weights(make, params, graph, prepare, kept, self.keep_original, memory)
         else:
             self.executor = make()
         self.symbols = tuple(compiled.plan.symbols.items())
@@ -108,8 +109,8 @@ class Runner:
         return executor.run(inputs, env)
 
 
-def _constants(plan: Plan) -> list[torch.Tensor]:
-    return [constant_tensor(e.node.attrs["value"], e.type) for e in plan.constants]
+def _constants(plan: Plan, device: torch.device) -> list[torch.Tensor]:
+    return [constant_tensor(e.node.attrs["value"], e.type).to(device) for e in plan.constants]
 
 
 def _taker(r: Result) -> Taker:
@@ -176,7 +177,7 @@ def _fixed(outputs: Sequence[Any], fixes: Sequence[tuple[int, tuple[Dim, ...] | 
         if strides is None and not t.is_contiguous():
             t = t.contiguous()
         elif tuple(want) != t.stride():
-            t = torch.empty_strided(t.shape, want, dtype=t.dtype).copy_(t)
+            t = torch.empty_strided(t.shape, want, dtype=t.dtype, device=t.device).copy_(t)
         elif t.untyped_storage()._cdata in storages:
             t = t.clone()
         storages.add(t.untyped_storage()._cdata)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -15,7 +18,7 @@ from nnvm.graph import TensorType
 
 __all__ = [
     "HANDLE", "HANDLE_TYPE", "TORCH_DTYPES", "TorchMemory", "UnsupportedSize", "constant_tensor", "dim_of", "dtype_of",
-    "is_foreign", "numpy_of", "shape_of", "strides_of", "torch_dtype", "type_of",
+    "is_foreign", "numpy_of", "on_device", "shape_of", "strides_of", "torch_dtype", "type_of",
 ]  # fmt: skip
 
 TORCH_DTYPES: dict[torch.dtype, DType] = {
@@ -88,13 +91,28 @@ def shape_of(t: torch.Tensor) -> tuple[Dim, ...]:
     return tuple(dim_of(d) for d in t.shape)
 
 
+_CPU = torch.device("cpu")
+#: The device whose memory the graph at hand lives in; the CPU where none is said.
+_home: ContextVar[torch.device] = ContextVar("_home")
+
+
+@contextmanager
+def on_device(device: torch.device) -> Iterator[None]:
+    """Inside, tensors of `device` are those that compiled code takes; all others are left to ATen."""
+    token = _home.set(device)
+    try:
+        yield
+    finally:
+        _home.reset(token)
+
+
 def is_foreign(t: torch.Tensor) -> str | None:
     """Why native code cannot take the (fake) tensor `t`; None where it can."""
     if t.dtype not in TORCH_DTYPES:
         return f"dtype {str(t.dtype).removeprefix('torch.')}"
     if t.layout != torch.strided:
         return f"layout {str(t.layout).removeprefix('torch.')}"
-    if t.device.type != "cpu":
+    if t.device != _home.get(_CPU):
         return f"device {t.device}"
     if t.is_neg():
         return "a negative view"
@@ -121,8 +139,8 @@ def strides_of(t: torch.Tensor) -> tuple[Dim, ...] | None:
 
 
 def numpy_of(t: torch.Tensor) -> np.ndarray:  # type: ignore[type-arg]
-    """The values of a CPU tensor as nnvm carries them: bfloat16 as its uint16 bits. A copy."""
-    t = t.detach().resolve_neg().contiguous()
+    """The values of a tensor as nnvm carries them: bfloat16 as its uint16 bits. A copy."""
+    t = t.detach().resolve_neg().cpu().contiguous()
     if t.dtype == torch.bfloat16:
         t = t.view(torch.uint16)
     return np.array(t.numpy())
@@ -134,16 +152,35 @@ def constant_tensor(value: np.ndarray, type: TensorType) -> torch.Tensor:  # typ
     return flat.view(torch.bfloat16) if type.dtype == BF16 else flat
 
 
+class _Flags:
+    """Integers in pinned memory of the host, which a GPU reaches at the same address."""
+
+    def __init__(self, count: int) -> None:
+        self.tensor = torch.zeros(count, dtype=torch.int32, pin_memory=True)
+        self.address = self.tensor.data_ptr()
+
+
 class TorchMemory:
-    """The executor's memory: torch's allocator, so that its statistics and its caching count ours too."""
+    """The executor's memory: torch's allocator, so that its statistics and its caching count ours too.
+
+    On a GPU that is the caching allocator, which knows streams: a call takes its arena from there each time, and what
+    it gives back is reused on the same stream only.
+    """
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        self.device = device if device is not None else torch.device("cpu")
+        self.keeps_arenas = self.device.type == "cpu"
 
     def empty(self, shape: tuple[int, ...], dtype: DType, strides: tuple[int, ...] | None) -> torch.Tensor:
         if strides is None:
-            return torch.empty(shape, dtype=_OF_DTYPE[dtype])
-        return torch.empty_strided(shape, strides, dtype=_OF_DTYPE[dtype])
+            return torch.empty(shape, dtype=_OF_DTYPE[dtype], device=self.device)
+        return torch.empty_strided(shape, strides, dtype=_OF_DTYPE[dtype], device=self.device)
 
     def arena(self, nbytes: int) -> torch.Tensor:
-        return torch.empty(nbytes, dtype=torch.uint8)
+        return torch.empty(nbytes, dtype=torch.uint8, device=self.device)
+
+    def flags(self, count: int) -> Any:
+        return None if self.device.type == "cpu" else _Flags(count)
 
     def view(self, arena: torch.Tensor, offset: int, shape: tuple[int, ...], dtype: DType) -> torch.Tensor:
         nbytes = dims.numel(shape) * dtype.bytes

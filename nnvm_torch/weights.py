@@ -90,7 +90,7 @@ class Probe:
 def _sampled(t: torch.Tensor) -> list[int]:
     """Addresses of four bytes each: the first and the last element, and the greatest of those looked at."""
     size = t.element_size()
-    if t.numel() * size < 4 or not t.is_contiguous():
+    if t.numel() * size < 4 or not t.is_contiguous() or t.device.type != "cpu":
         return []
     n = t.numel()
     step = max(1, n // 1024)
@@ -215,10 +215,13 @@ class Weights:
         main: the main graph; its inputs of kind ``prepared`` are the outputs of `prepare` in order.
         prepare: the plan that computes them, and its constants.
         keep_original: False: parameters that only `prepare` reads move to a mapped file.
+        memory: where `prepare` works.
     """
 
     def __init__(self, make: Callable[[], Executor], names: Sequence[str], main: Graph, prepare: Plan | None,
-                 constants: Sequence[Any], keep_original: bool = True) -> None:  # fmt: skip
+                 constants: Sequence[Any], keep_original: bool = True,
+                 memory: TorchMemory | None = None) -> None:  # fmt: skip
+        self.memory = memory if memory is not None else TorchMemory()
         self.make = make
         self.names = list(names)
         self.position = {v.name: i for i, v in enumerate(main.inputs)}
@@ -315,7 +318,7 @@ class Weights:
             empty = torch.empty(0)
             made[i] = Prepared(empty, tuple(map(weakref.ref, sources)), tuple(map(Stamp.of, sources)), Probe(sources))
         inputs = [params[index[v.name]].detach().contiguous() for v in plan.graph.inputs]
-        outputs = Executor(part, TorchMemory(), self.constants).run(inputs)
+        outputs = Executor(part, self.memory, self.constants).run(inputs)
         for i, prepared in made.items():
             prepared.tensor = outputs[i]
             key, used = self.parts[i]

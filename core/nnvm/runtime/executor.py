@@ -338,7 +338,7 @@ class Executor:
 def _program(calls: Sequence[tuple[Any, list[tuple[int, int]], list[int]]], memory: Memory) -> Program | LaunchProgram:
     """The calls as one native program, or as launches on a GPU."""
     if isinstance(calls[0][0], TritonKernel):
-        return LaunchProgram(calls, memory.flag())
+        return LaunchProgram(calls, memory)
     return Program(calls)
 
 

@@ -90,5 +90,5 @@ class ArenaPool:
         return Arena(size, tensor, address, address + self.arena_bytes)
 
     def give(self, arena: Arena) -> None:
-        if len(self._free) < MAX_FREE:
+        if self._memory.keeps_arenas and len(self._free) < MAX_FREE:
             self._free.append(arena)

@@ -31,7 +31,14 @@ def address_of(array: np.ndarray[Any, Any]) -> int:
 
 
 class Memory(Protocol):
-    """Makes and looks at tensors of one kind."""
+    """Makes and looks at tensors of one kind.
+
+    Attributes:
+        keeps_arenas: whether the arena of a call that returned may be given to another; not where calls only start work
+            that goes on.
+    """
+
+    keeps_arenas: bool
 
     def empty(self, shape: tuple[int, ...], dtype: DType, strides: tuple[int, ...] | None) -> Any:
         """A new uninitialised tensor; `strides` in elements, None for contiguous."""
@@ -55,13 +62,15 @@ class Memory(Protocol):
     def pointer(self, tensor: Any) -> int:
         """Address of the first element."""
 
-    def flag(self) -> Any:
-        """Where kernels of a GPU tell that a check failed: an object with the attributes `host` and `device`, addresses
-        of one int32 that is 0; None where kernels run on the host."""
+    def flags(self, count: int) -> Any:
+        """Where launches on a GPU tell that a check failed: an object whose `address`, the same for host and device, is
+        that of `count` int32 that are 0; None where kernels run on the host."""
 
 
 class NumpyMemory:
     """Memory as numpy arrays."""
+
+    keeps_arenas = True
 
     def empty(self, shape: tuple[int, ...], dtype: DType, strides: tuple[int, ...] | None) -> Any:
         if strides is None:
@@ -95,5 +104,5 @@ class NumpyMemory:
     def pointer(self, tensor: Any) -> int:
         return address_of(tensor)
 
-    def flag(self) -> Any:
+    def flags(self, count: int) -> Any:
         return None

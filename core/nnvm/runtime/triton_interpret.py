@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from nnvm.dtype import bf16_to_f32, f32_to_bf16
+
 __all__ = ["interpret", "is_interpreting"]
 
 #: The interpreter keeps the program it is at in a global.
@@ -75,9 +77,10 @@ def interpret(fn: Any, signature: Sequence[tuple[str, str]], arguments: Sequence
 
 @lru_cache(maxsize=1)
 def _mend_interpreter() -> None:
-    """Two things that the interpreter does otherwise than compiled code: it keeps bfloat16 as its bits and multiplies
-    these in `tl.dot`, and a scalar condition becomes a block of integers. And one that it does slowly: reductions by
-    our own combining functions, element by element."""
+    """Three things that the interpreter does otherwise than compiled code: it keeps bfloat16 as its bits and multiplies
+    these in `tl.dot`; conversions to bfloat16 cut off bits, and those between it and integers convert the bits; a
+    scalar condition becomes a block of integers. And one that it does slowly: reductions by our own combining
+    functions, element by element."""
     import triton.language as tl
     from triton.runtime.interpreter import ReduceOps, TensorHandle, interpreter_builder
 
@@ -86,7 +89,16 @@ def _mend_interpreter() -> None:
     def wide(x: Any) -> Any:
         if x.dtype.scalar != tl.bfloat16:
             return x
-        return TensorHandle((x.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+        return TensorHandle(bf16_to_f32(x.data), tl.float32)
+
+    cast = interpreter_builder.cast_impl
+
+    def cast_impl(x: Any, kind: Any) -> Any:
+        if x.dtype.scalar == tl.bfloat16 and kind.scalar != tl.bfloat16:
+            x = wide(x)
+        elif kind.scalar == tl.bfloat16 and x.dtype.scalar != tl.bfloat16:
+            return TensorHandle(f32_to_bf16(x.data.astype(np.float32)), tl.bfloat16)
+        return x if x.dtype.scalar == kind.scalar else cast(x, kind)
 
     def create_dot(a: Any, b: Any, d: Any, *more: Any) -> Any:
         return dot(wide(a), wide(b), d, *more)
@@ -109,6 +121,8 @@ def _mend_interpreter() -> None:
         return [self.to_tensor(function(x.handle.data, axis=self.axis, keepdims=self.keep_dims), x.dtype)]
 
     ReduceOps.generic_reduce = reduce
+    interpreter_builder.cast_impl = cast_impl
+    interpreter_builder.create_fp_to_fp = lambda x, kind, rounding: cast_impl(x, kind)
     interpreter_builder.create_dot = create_dot
     interpreter_builder.create_splat = create_splat
 

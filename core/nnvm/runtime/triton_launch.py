@@ -11,6 +11,7 @@ import hashlib
 import importlib.util
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,7 @@ from nnvm import config
 from nnvm.codegen.triton import TritonSource, triton_source
 from nnvm.dim import Dim, ceildiv, evaluate, numel
 from nnvm.kernel_error import failure
-from nnvm.runtime.memory import ALIGNMENT
+from nnvm.runtime.memory import ALIGNMENT, Memory
 from nnvm.runtime.triton_interpret import interpret, is_interpreting
 from nnvm.target import Target
 from nnvm.te.expr import Buffer
@@ -196,18 +197,20 @@ class LaunchProgram:
     """
 
     def __init__(self, steps: Sequence[tuple[TritonKernel, Sequence[tuple[int, int]], Sequence[int]]],
-                 flag: Any = None) -> None:  # fmt: skip
+                 memory: Memory | None = None) -> None:  # fmt: skip
         """`steps`: (kernel, (base index, byte offset) of each parameter, value of each symbol).
 
-        `flag`: memory for an int32 that both the host and the device can write, where the frontend has such; a failed
-        check is then seen at the next call. The interpreter needs none.
+        `memory`: what the buffers are made of; its flags tell of checks that failed. None for the interpreter.
         """
         self._steps = [
-            _Step(launch, [_place(a, bufs, dict(zip(kernel.symbols, syms))) for a in launch.arguments],
+            _Step(n, launch, [_place(a, bufs, dict(zip(kernel.symbols, syms))) for a in launch.arguments],
                   dict(zip(kernel.symbols, syms)))
-            for kernel, bufs, syms in steps for launch in kernel.steps
+            for n, (kernel, bufs, syms) in enumerate(steps) for launch in kernel.steps
         ]  # fmt: skip
-        self._flag = flag
+        self._checked = [s for s in self._steps if s.messages()]
+        self._flags = memory.flags(len(self._checked)) if memory is not None and self._checked else None
+        for i, step in enumerate(self._checked):
+            step.flag = self._flags.address + 4 * i if self._flags is not None else 0
         self._count = len(steps)
 
     def __len__(self) -> int:
@@ -221,15 +224,28 @@ class LaunchProgram:
             return
         self.raise_failure()
         for step in self._steps:
-            step.launch(bases, workspace, self._flag)
+            step.launch(bases, workspace)
 
     def raise_failure(self) -> None:
-        """Raises the failure of a launch that is done, if there was one."""
-        if self._flag is None or not (code := ctypes.c_int32.from_address(self._flag.host).value):
+        """Raises the failure of a launch that is done, if there was one; of one that is not, a later call does."""
+        if self._flags is None:
             return
-        ctypes.c_int32.from_address(self._flag.host).value = 0
-        step = self._steps[(code - 1) >> 8]
-        raise failure(step.launch_of.source(step.wide).messages[(code - 1) & 255])
+        for step in self._checked:
+            if code := ctypes.c_int32.from_address(step.flag).value:
+                ctypes.c_int32.from_address(step.flag).value = 0
+                raise failure(step.messages()[code - 1])
+
+    def profile(self, bases: Any, workspace: int, threads: int) -> list[int]:
+        """`run`, and the nanoseconds that the host took for the launches of each kernel."""
+        times = [0] * self._count
+        for step in self._steps:
+            start = time.perf_counter_ns()
+            if is_interpreting():
+                step.interpret(bases, workspace)
+            else:
+                step.launch(bases, workspace)
+            times[step.number] += time.perf_counter_ns() - start
+        return times
 
 
 def _place(a: Argument, bufs: Sequence[tuple[int, int]], env: Mapping[str, int]) -> tuple[int, int]:
@@ -238,14 +254,20 @@ def _place(a: Argument, bufs: Sequence[tuple[int, int]], env: Mapping[str, int])
 
 
 class _Step:
-    def __init__(self, launch: Launch, places: list[tuple[int, int]], env: Mapping[str, int]) -> None:
-        self.launch_of, self.places = launch, places
+    """A launch of the kernel `number`, with sizes known. `flag`: address of its failure flag."""
+
+    def __init__(self, number: int, launch: Launch, places: list[tuple[int, int]], env: Mapping[str, int]) -> None:
+        self.number, self.launch_of, self.places = number, launch, places
+        self.flag = 0
         self.programs = launch.programs(env)
         self.wide = launch.is_wide(env)
         self.sizes = [env[s] for s in launch.func.symbols]
 
     def _pointers(self, bases: Any, workspace: int) -> list[int]:
         return [(workspace if base < 0 else bases[base]) + offset for base, offset in self.places]
+
+    def messages(self) -> tuple[str, ...]:
+        return self.launch_of.source(self.wide).messages
 
     def interpret(self, bases: Any, workspace: int) -> None:
         source = self.launch_of.source(self.wide)
@@ -256,13 +278,12 @@ class _Step:
         if code:
             raise failure(source.messages[code - 1])
 
-    def launch(self, bases: Any, workspace: int, flag: Any) -> None:
+    def launch(self, bases: Any, workspace: int) -> None:
         if self.programs == 0:
             return
         pointers = self._pointers(bases, workspace)
-        source = self.launch_of.source(self.wide)
-        if source.messages:
-            pointers.append(flag.device)
+        if self.messages():
+            pointers.append(self.flag)
         kernel = self.launch_of.compiled(self.wide, tuple(p % 16 == 0 for p in pointers))
         split = len(self.places)
         kernel[(self.programs, 1, 1)](*pointers[:split], *self.sizes, *pointers[split:])

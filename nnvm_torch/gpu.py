@@ -1,0 +1,133 @@
+"""GPUs: which target a device is, and the ops that have no kernel of ours there and run in ATen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+import nnvm.ops  # noqa: F401  registers the ops
+from nnvm.graph import op as ops
+from nnvm.target import Target
+from nnvm_torch.tensors import torch_dtype
+
+__all__ = ["target_of"]
+
+Attrs = Mapping[str, Any]
+
+
+def target_of(device: torch.device, wanted: str | None = None) -> Target | None:
+    """What to compile for on `device`; None: this machine's processor.
+
+    Raises:
+        ValueError: `wanted` is another kind of machine than the device.
+        ModuleNotFoundError: Triton is not installed.
+    """
+    chosen = Target.parse(wanted) if wanted is not None else None
+    if device.type == "cpu":
+        if chosen is not None and chosen.is_gpu and not _interprets():
+            raise ValueError(f"target={wanted!r} needs tensors on a GPU; these are on the CPU (with TRITON_INTERPRET=1 "
+                             "Triton's interpreter runs its kernels there)")  # fmt: skip
+        return chosen
+    if chosen is not None and not chosen.is_gpu:
+        raise ValueError(f"target={wanted!r}, but the tensors are on {device}")
+    return chosen if chosen is not None else _gpu(device)
+
+
+def _interprets() -> bool:
+    from nnvm.runtime.triton_interpret import is_interpreting
+
+    return is_interpreting()
+
+
+def _gpu(device: torch.device) -> Target:
+    if torch.version.hip is not None:
+        arch = torch.cuda.get_device_properties(device).gcnArchName.partition(":")[0]
+        return Target.parse(f"hip -arch={arch}")
+    major, minor = torch.cuda.get_device_capability(device)
+    tf32 = " -mtf32" if torch.backends.cuda.matmul.allow_tf32 else ""
+    return Target.parse(f"cuda -arch=sm_{major}{minor}{tf32}")
+
+
+# -- ops that run in ATen
+
+
+def _in_aten(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers how a frontend node of op `name` runs on tensors: `function(attrs, *tensors)`."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        def host_call(attrs: Attrs) -> Callable[..., Sequence[torch.Tensor]]:
+            def call(env: Mapping[str, int], *tensors: torch.Tensor) -> Sequence[torch.Tensor]:
+                out = function(attrs, *tensors)
+                return (out,) if isinstance(out, torch.Tensor) else tuple(out)
+
+            return call
+
+        ops.get(name).set_attr("host_call", host_call)
+        return function
+
+    return register
+
+
+@_in_aten("cumsum")
+def _cumsum(attrs: Attrs, x: torch.Tensor) -> torch.Tensor:
+    return x.cumsum(attrs["axis"], dtype=_dtype(attrs))
+
+
+@_in_aten("cumprod")
+def _cumprod(attrs: Attrs, x: torch.Tensor) -> torch.Tensor:
+    return x.cumprod(attrs["axis"], dtype=_dtype(attrs))
+
+
+def _dtype(attrs: Attrs) -> torch.dtype | None:
+    return None if attrs["dtype"] is None else torch_dtype(attrs["dtype"])
+
+
+@_in_aten("sort")
+def _sort(attrs: Attrs, x: torch.Tensor) -> Sequence[torch.Tensor]:
+    return torch.sort(x, dim=attrs["axis"], descending=attrs["descending"], stable=True)
+
+
+@_in_aten("argsort")
+def _argsort(attrs: Attrs, x: torch.Tensor) -> torch.Tensor:
+    return torch.argsort(x, dim=attrs["axis"], descending=attrs["descending"], stable=True)
+
+
+@_in_aten("topk")
+def _topk(attrs: Attrs, x: torch.Tensor) -> Sequence[torch.Tensor]:
+    return torch.topk(x, attrs["k"], attrs["axis"], attrs["largest"], True)
+
+
+_REDUCE = {"add": "sum", "prod": "prod", "amax": "amax", "amin": "amin", "mean": "mean"}
+
+
+@_in_aten("scatter")
+def _scatter(attrs: Attrs, data: torch.Tensor, index: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
+    index = index.long()
+    if attrs["reduce"] == "none":
+        return data.scatter(attrs["axis"], index, src)
+    return data.scatter_reduce(attrs["axis"], index, src, _REDUCE[attrs["reduce"]], include_self=attrs["include_self"])
+
+
+@_in_aten("index_put")
+def _index_put(attrs: Attrs, data: torch.Tensor, values: torch.Tensor, *indices: torch.Tensor) -> torch.Tensor:
+    where: list[torch.Tensor | None] = [None] * (max(attrs["axes"]) + 1)
+    for axis, index in zip(attrs["axes"], indices):
+        where[axis] = index.long()
+    return torch.ops.aten.index_put(data, where, values, attrs["accumulate"])
+
+
+@_in_aten("cummax")
+def _cummax(attrs: Attrs, x: torch.Tensor) -> Sequence[torch.Tensor]:
+    return torch.cummax(x, attrs["axis"])
+
+
+@_in_aten("cummin")
+def _cummin(attrs: Attrs, x: torch.Tensor) -> Sequence[torch.Tensor]:
+    return torch.cummin(x, attrs["axis"])
+
+
+@_in_aten("logcumsumexp")
+def _logcumsumexp(attrs: Attrs, x: torch.Tensor) -> torch.Tensor:
+    return torch.logcumsumexp(x, attrs["axis"])
