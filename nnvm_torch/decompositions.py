@@ -15,8 +15,7 @@ from nnvm_torch.convert import TABLE
 __all__ = ["decompositions", "exported_decompositions", "whole"]
 
 #: Further operators to leave whole: ATen is to run them, as their decomposition differs from eager or runs worse.
-_WHOLE = ("_embedding_bag.default", "_embedding_bag_forward_only.default", "bernoulli.p", "bernoulli.default",
-          "max_unpool2d.default", "max_unpool3d.default")  # fmt: skip
+_WHOLE = ("bernoulli.p", "bernoulli.default")
 
 #: Operators whose decomposition is nothing but other operators that we convert, at no cost.
 _TAKE_APART = ("std_mean.correction", "linear.default", "reshape.default",

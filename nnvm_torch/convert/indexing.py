@@ -167,3 +167,39 @@ def _max_pool_backward(c: Context, grad: NodeEntry, x: NodeEntry, *rest: Any) ->
     zeros = c.full((*lead, height * width), 0, c.dtype)
     out = c.op("scatter", zeros, rows[1], rows[0], axis=len(lead), reduce="add", include_self=True)
     return c.reshape(out, c.shape)
+
+
+@converts("_embedding_bag.default", "_embedding_bag_forward_only.default")
+def _embedding_bag(c: Context, weight: NodeEntry, index: NodeEntry, offsets: NodeEntry,
+                   scale_grad_by_freq: bool = False, mode: int = 0, sparse: bool = False,
+                   per_sample: NodeEntry | None = None, include_last_offset: bool = False,
+                   padding_idx: int = -1) -> Value:  # fmt: skip
+    """Rows of a table combined by bag: each index belongs to the last bag that begins at or before it."""
+    if any(c.used[1:]):
+        raise Unsupported("what the backward pass of an embedding bag needs")
+    if include_last_offset and mode != 0:
+        raise Unsupported("a mean or maximum of bags whose last offset is given")
+    count, bags = index.type.numel, c.shape[0]
+    if not isinstance(count, int) or not isinstance(offsets.type.numel, int) or count == 0 or bags == 0:
+        raise Unsupported(f"embedding bags of {count} indices")
+    t = c.dtype.compute
+    rows = c.cast(c.op("take", weight, c.cast(index, I64), axis=0, mode="raise"), t)
+    if per_sample is not None:
+        rows = c.op("multiply", rows, c.reshape(c.cast(per_sample, t), (count, 1)))
+    begins = c.cast(c.slice(offsets, 0, 0, bags), I64)
+    numbers = c.op("arange", start=0, step=1, length=count, dtype=I64)
+    bag = c.op("subtract", c.op("searchsorted", begins, numbers, right=True), c.const(1, I64))
+    room, rest = bags, c.dim_value(bags)
+    # what is padding, or behind the last bag, goes to a bag of its own after the others
+    if padding_idx >= 0:
+        padding = c.op("equal", c.cast(index, I64), c.const(padding_idx, I64))
+        bag, room = c.op("where", padding, rest, bag), bags + 1
+    if include_last_offset:
+        behind = c.op("greater_equal", numbers, c.cast(c.slice(offsets, 0, bags, 1), I64))
+        bag, room = c.op("where", behind, rest, bag), bags + 1
+    places = c.broadcast(c.reshape(bag, (count, 1)), (count, c.shape[1]))
+    reduce = ("add", "mean", "amax")[mode]
+    zeros = c.full((room, c.shape[1]), 0, t)
+    out = c.op("scatter", zeros, places, rows, axis=0, reduce=reduce, include_self=mode == 0)
+    out = c.slice(out, 0, 0, bags)
+    return c.cast(out, c.dtype), *(None,) * (len(c.outs) - 1)

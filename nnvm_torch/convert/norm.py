@@ -69,7 +69,13 @@ def _group_norm(c: Context, x: NodeEntry, weight: NodeEntry | None, bias: NodeEn
 @converts("_native_batch_norm_legit_no_training.default")
 def _batch_norm(c: Context, x: NodeEntry, weight: NodeEntry | None, bias: NodeEntry | None, mean: NodeEntry,
                 variance: NodeEntry, momentum: float, eps: float) -> Value:  # fmt: skip
-    return _inference(c, x, weight, bias, mean, variance, eps), None, None
+    return _inference(c, x, weight, bias, mean, variance, eps), *_nothing(c, 1, 2)
+
+
+def _nothing(c: Context, *indices: int) -> list[NodeEntry | None]:
+    """Results that have no elements in evaluation, as those of eager have not."""
+    return [c.full(t.shape, 0, t.dtype) if c.used[i] and 0 in t.shape else None for i, t in enumerate(c.outs)
+            if i in indices]  # fmt: skip
 
 
 def _inference(c: Context, x: NodeEntry, weight: NodeEntry | None, bias: NodeEntry | None, mean: NodeEntry,
@@ -109,7 +115,15 @@ def _batch_norm_no_stats(c: Context, x: NodeEntry, weight: NodeEntry | None, bia
 def _batch_norm_functional(c: Context, x: NodeEntry, weight: NodeEntry | None, bias: NodeEntry | None, mean: NodeEntry,
                            variance: NodeEntry, training: bool, momentum: float, eps: float) -> Value:  # fmt: skip
     if not training:
-        return _inference(c, x, weight, bias, mean, variance, eps), None, None, mean, variance
+        return _inference(c, x, weight, bias, mean, variance, eps), *_nothing(c, 1, 2), mean, variance
+    return _updated(c, x, weight, bias, mean, variance, momentum, eps, (3, 4))
+
+
+def _updated(c: Context, x: NodeEntry, weight: NodeEntry | None, bias: NodeEntry | None, mean: NodeEntry,
+             variance: NodeEntry, momentum: float, eps: float,
+             places: tuple[int, int]) -> tuple[NodeEntry, ...]:  # fmt: skip
+    """Training: result, mean and 1 / deviation of the batch, and the running statistics after it, which are the
+    results at `places`."""
     out, now, rstd, spread = _training(c, x, weight, bias, eps)
     count = numel((x.type.shape[0], *x.type.shape[2:]))
     if not isinstance(count, int):
@@ -119,8 +133,15 @@ def _batch_norm_functional(c: Context, x: NodeEntry, weight: NodeEntry | None, b
     else:
         unbiased = c.op("multiply", spread, c.const(count / max(count - 1, 1), spread.type.dtype))
     new = [c.cast(_moved(c, old, _as(c, fresh, i), momentum), c.outs[i].dtype)
-           for i, old, fresh in ((3, mean, now), (4, variance, unbiased))]  # fmt: skip
+           for i, old, fresh in zip(places, (mean, variance), (now, unbiased))]  # fmt: skip
     return out, _as(c, now, 1), _as(c, rstd, 2), new[0], new[1]
+
+
+@converts("_batch_norm_with_update_functional.default")
+def _batch_norm_with_update(c: Context, x: NodeEntry, weight: NodeEntry | None, bias: NodeEntry | None, mean: NodeEntry,
+                            variance: NodeEntry, momentum: float, eps: float) -> Value:  # fmt: skip
+    out, now, rstd, new_mean, new_variance = _updated(c, x, weight, bias, mean, variance, momentum, eps, (4, 5))
+    return out, now, rstd, *_nothing(c, 3), new_mean, new_variance
 
 
 def _moved(c: Context, old: NodeEntry, fresh: NodeEntry, momentum: float) -> NodeEntry:

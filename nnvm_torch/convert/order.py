@@ -6,7 +6,8 @@ from typing import Any
 
 from nnvm.dtype import I64, DType
 from nnvm.graph import NodeEntry
-from nnvm_torch.convert.table import Context, Unsupported, Value, converts, normal_axis
+from nnvm_torch.convert.reduction import check_ties
+from nnvm_torch.convert.table import Context, Scalar, Unsupported, Value, converts, normal_axis
 
 __all__: list[str] = []
 
@@ -29,12 +30,6 @@ def _logcumsumexp(c: Context, x: NodeEntry, dim: int) -> Value:
     return x if x.type.rank == 0 else c.op("logcumsumexp", x, axis=normal_axis(dim, x.type.rank))
 
 
-def _check_ties(c: Context, t: DType) -> None:
-    """Which of equal elements a selection names is nowhere said; eager's choice is that of its own algorithm."""
-    if c.used[1] and (not t.is_float or t.is_half):
-        raise Unsupported(f"the place of an order statistic among {t} elements, of which many are equal")
-
-
 def _picked(c: Context, x: NodeEntry, axis: int, place: int, keepdim: bool) -> tuple[NodeEntry, NodeEntry]:
     """Element `place` of the sorted lines along `axis`, and where it was."""
     values, order = c.op_outputs("sort", x, axis=axis, descending=False, stable=True)
@@ -46,7 +41,7 @@ def _picked(c: Context, x: NodeEntry, axis: int, place: int, keepdim: bool) -> t
 def _kthvalue(c: Context, x: NodeEntry, k: Any, dim: int = -1, keepdim: bool = False) -> Value:
     if x.type.rank == 0:
         return x, c.full((), 0, I64)
-    _check_ties(c, x.type.dtype)
+    check_ties(c, x.type.dtype)
     if not isinstance(k, int):
         raise Unsupported("a symbolic k")
     return _picked(c, x, normal_axis(dim, x.type.rank), k - 1, keepdim)
@@ -57,7 +52,7 @@ def _median_dim(c: Context, x: NodeEntry, dim: int, keepdim: bool = False) -> Va
     if x.type.rank == 0:
         return x, c.full((), 0, I64)
     t = x.type.dtype
-    _check_ties(c, t)
+    check_ties(c, t)
     axis = normal_axis(dim, x.type.rank)
     n = x.type.shape[axis]
     if not isinstance(n, int) or n == 0:
@@ -99,7 +94,7 @@ def _nan_middle(c: Context, x: NodeEntry, axis: int) -> tuple[NodeEntry, NodeEnt
 def _nanmedian_dim(c: Context, x: NodeEntry, dim: int, keepdim: bool = False) -> Value:
     if x.type.rank == 0 or not x.type.dtype.is_float:
         return _median_dim(c, x, dim, keepdim)
-    _check_ties(c, x.type.dtype)
+    check_ties(c, x.type.dtype)
     axis = normal_axis(dim, x.type.rank)
     if x.type.shape[axis] == 0:
         raise Unsupported("a median of no elements")
@@ -117,3 +112,29 @@ def _nanmedian(c: Context, x: NodeEntry) -> Value:
         raise Unsupported(f"a median of {n} elements")
     values, _, place = _nan_middle(c, c.reshape(x, (n,)), 0)
     return c.reshape(c.op("gather", values, place, axis=0), ())
+
+
+@converts("bucketize.Tensor")
+def _bucketize(c: Context, x: NodeEntry, edges: NodeEntry, *, out_int32: bool = False, right: bool = False) -> Value:
+    return _search(c, edges, x, c.result_type(*c.args[:2]), right)
+
+
+@converts("bucketize.Scalar")
+def _bucketize_one(c: Context, x: Scalar, edges: NodeEntry, *, out_int32: bool = False, right: bool = False) -> Value:
+    t = c.result_type(*c.args[:2])
+    return _search(c, edges, c.value(x, t), t, right)
+
+
+@converts("searchsorted.Tensor", "searchsorted.Scalar")
+def _searchsorted(c: Context, edges: NodeEntry, x: NodeEntry | Scalar, *, out_int32: bool = False, right: bool = False,
+                  side: str | None = None, sorter: NodeEntry | None = None) -> Value:  # fmt: skip
+    t = c.result_type(*c.args[:2])
+    if sorter is not None:
+        edges = c.op("gather", edges, sorter, axis=edges.type.rank - 1)
+    return _search(c, edges, c.value(x, t), t, right or side == "right")
+
+
+def _search(c: Context, edges: NodeEntry, values: NodeEntry, t: DType, right: bool) -> NodeEntry:
+    flat = c.reshape(values, (1,)) if values.type.rank == 0 else values
+    found = c.op("searchsorted", c.cast(edges, t), c.cast(flat, t), right=right)
+    return c.cast(c.reshape(found, values.type.shape), c.dtype)

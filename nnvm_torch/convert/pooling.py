@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from nnvm.dim import numel
+from nnvm.dtype import I64
 from nnvm.graph import NodeEntry
 from nnvm_torch.convert.table import Context, Unsupported, Value, converts
 
@@ -69,11 +73,32 @@ def _adaptive_avg_pool(n: int) -> Any:
 def _adaptive_max_pool(n: int) -> Any:
     def convert(c: Context, x: NodeEntry, size: Sequence[int]) -> Value:
         if c.used[1]:
-            raise Unsupported("the indices of an adaptive max pooling")
+            return _adaptive_max_with_indices(c, x, n)
         out = c.op(f"adaptive_max_pool{n}d", _batched(c, x, n), output_size=tuple(c.shape[-n:]))
         return c.reshape(out, c.shape), None
 
     return convert
+
+
+def _adaptive_max_with_indices(c: Context, x: NodeEntry, n: int) -> Value:
+    """Windows as rows of a table of flat positions; shorter ones begin again with their first."""
+    sizes, wanted, lead = x.type.shape[-n:], c.shape[-n:], x.type.shape[:-n]
+    if not all(isinstance(d, int) for d in (*sizes, *wanted)):
+        raise Unsupported("the indices of an adaptive max pooling of symbolic size")
+    flat = np.zeros((1, 1), np.int64)
+    for size, count in zip(sizes, wanted):
+        begin = np.arange(count) * size // count
+        lengths = -(-(np.arange(count) + 1) * size // count) - begin
+        taps = np.arange(lengths.max())
+        places = begin[:, None] + np.where(taps < lengths[:, None], taps, 0)
+        flat = (flat[:, None, :, None] * size + places[None, :, None, :]).reshape(len(flat) * count, -1)
+    windows, width = flat.shape
+    rows = c.op("take", c.reshape(x, (*lead, numel(sizes))), c.const_tensor(flat, I64), axis=len(lead), mode="clip")
+    values = c.op("max", rows, axis=(len(lead) + 1,), keepdims=False)
+    which = c.op("argmax", rows, axis=len(lead) + 1, keepdims=False)
+    place = c.op("add", which, c.const_tensor(np.arange(windows) * width, I64))
+    indices = c.op("take", c.const_tensor(flat.reshape(-1), I64), place, axis=0, mode="clip")
+    return c.reshape(values, c.shape), c.reshape(indices, c.outs[1].shape)
 
 
 for _n in (1, 2, 3):

@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from nnvm.dtype import F64, I64
+from nnvm.dtype import F64, I64, DType
 from nnvm.graph import NodeEntry
 from nnvm_torch.convert.table import Context, Scalar, Unsupported, Value, converts, normal_axes, normal_axis
 
-__all__: list[str] = []
+__all__ = ["check_ties"]
 
 Axes = Sequence[int] | int | None
 
@@ -146,6 +146,13 @@ def _vector_norm(c: Context, x: NodeEntry, ord: float = 2, dim: Axes = None, kee
     return c.cast(c.op("power", powers, c.const(1.0 / ord, t)), c.dtype)
 
 
+def check_ties(c: Context, t: DType) -> None:
+    """Unsupported where the places of selected elements are wanted and many elements are equal: which of them a
+    selection names is nowhere said, and eager's choice is that of its own algorithm."""
+    if c.used[1] and (not t.is_float or t.is_half):
+        raise Unsupported(f"the place of a selected one among {t} elements, of which many are equal")
+
+
 def _scan(c: Context, name: str, x: NodeEntry, dim: int) -> NodeEntry:
     x = c.cast(x, c.dtype)
     return x if x.type.rank == 0 else c.op(name, x, axis=normal_axis(dim, x.type.rank), dtype=c.dtype)
@@ -179,6 +186,7 @@ converts("_log_softmax.default", "log_softmax.int")(_row("log_softmax"))
 def _topk(c: Context, x: NodeEntry, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Value:
     if x.type.rank == 0:
         return x, c.full((), 0, I64)
+    check_ties(c, x.type.dtype)
     return c.op_outputs("topk", x, k=k, axis=normal_axis(dim, x.type.rank), largest=largest)
 
 
@@ -199,28 +207,3 @@ def _sort_stable(c: Context, x: NodeEntry, *, stable: bool | None = None, dim: i
 @converts("dist.default")
 def _dist(c: Context, x: NodeEntry, y: NodeEntry, p: float = 2) -> Value:
     return _vector_norm(c, c.op("subtract", c.cast(x, c.dtype), c.cast(y, c.dtype)), p)
-
-
-@converts("bucketize.Tensor")
-def _bucketize(c: Context, x: NodeEntry, edges: NodeEntry, *, out_int32: bool = False, right: bool = False) -> Value:
-    return _search(c, edges, x, right)
-
-
-@converts("searchsorted.Tensor")
-def _searchsorted(c: Context, edges: NodeEntry, x: NodeEntry, *, out_int32: bool = False, right: bool = False,
-                  side: str | None = None, sorter: NodeEntry | None = None) -> Value:  # fmt: skip
-    if sorter is not None:
-        raise Unsupported("a search through a sorter")
-    return _search(c, edges, x, right or side == "right")
-
-
-def _search(c: Context, edges: NodeEntry, values: NodeEntry, right: bool) -> NodeEntry:
-    """How many boundaries lie below each value; they are few, so each value is compared with all."""
-    if edges.type.rank != 1 or not isinstance(edges.type.numel, int) or edges.type.numel > 64:
-        raise Unsupported("a search in many or in several rows of boundaries")
-    t = c.result_type(*c.args[:2])
-    column = c.reshape(c.cast(values, t), (*values.type.shape, 1))
-    below = c.op("less_equal" if right else "less", c.cast(edges, t), column)
-    if t.is_float:  # NaN sorts last
-        below = c.op("logical_or", below, c.op("isnan", column))
-    return c.op("sum", c.cast(below, c.dtype), axis=(values.type.rank,), keepdims=False)

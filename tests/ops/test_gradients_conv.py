@@ -121,7 +121,7 @@ NEED_NONE = {
     "their results are integers or bools": """
         all any argmax argmin argsort bitwise_and bitwise_not bitwise_or bitwise_xor equal greater greater_equal
         isfinite isinf isnan left_shift less less_equal logical_and logical_not logical_or logical_xor not_equal
-        right_shift signbit""",
+        right_shift searchsorted signbit""",
     "PyTorch has none either": "nextafter orthogonal_polynomial",
     "bits are not differentiable": "bitcast",
     "they have no input, or none of a float type": "arange constant full one_hot ones variable zeros",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -155,3 +156,15 @@ def test_misfits(op: str, types: Any, attrs: Any, message: str) -> None:
     kinds = [t if isinstance(t, TensorType) else TensorType(t, I64) for t in types]
     with pytest.raises(TypeInferenceError, match=message):
         apply(op, [variable(f"x{k}", t) for k, t in enumerate(kinds)], attrs)
+
+
+@pytest.mark.parametrize("right", [False, True])
+def test_searchsorted(check, right):
+    edges = torch.randn(4, 37).sort(-1)[0]
+    values = torch.cat([torch.randn(4, 9), edges[:, 3:6]], 1)
+    edges[1, -3:], values[2, 1] = math.nan, math.nan
+    check("searchsorted", [edges, values], torch.searchsorted(edges, values, right=right), right=right)
+    check("searchsorted", [edges[0], values], torch.searchsorted(edges[0], values, right=right), right=right)
+    numbers = torch.randint(0, 9, (2, 16)).sort(-1)[0]
+    some = numbers[:, :5].contiguous()
+    check("searchsorted", [numbers, some], torch.searchsorted(numbers, some, right=right), right=right)

@@ -27,6 +27,7 @@ from nnvm.ops import (
     running,
     scan_sort,
     scatter,
+    search,
     transform,
     winograd_choice,
 )
@@ -42,5 +43,5 @@ __all__ = [
     "attention", "barrier", "bessel_functions", "bitcast", "broadcast", "create", "elemwise", "gamma_functions",
     "im2col", "index", "layout_transform", "nn_conv", "nn_conv_transpose", "nn_dense", "nn_norm", "nn_pool",
     "nn_winograd", "nnvm_forms", "normal_functions", "orthogonal", "pad", "reduce", "resize", "running",
-    "scan_sort", "scatter", "transform", "winograd_choice",
+    "scan_sort", "scatter", "search", "transform", "winograd_choice",
 ]  # fmt: skip

@@ -1,0 +1,106 @@
+"""Converters of order statistics, searches, computed writes, embedding bags and pooling indices, against eager."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import nnvm_torch
+
+torch.manual_seed(0)
+R = torch.randn
+X = R(4, 6, 5)
+GAPS = X.clone()
+GAPS[0, 1, 2] = GAPS[2, :3, 4] = GAPS[3, :, 0] = float("nan")
+
+
+def check(fn, *inputs):
+    """Compiled without a fallback, and equal to eager."""
+    torch._dynamo.reset()
+    nnvm_torch.reset()
+    got, want = torch.compile(fn, backend="nnvm", fullgraph=True)(*inputs), fn(*inputs)
+    torch.testing.assert_close(got, want, equal_nan=True)
+    report = nnvm_torch.report()
+    assert report.native_fraction == 1.0 and not report.fallbacks, report
+
+
+ORDER = {
+    "running": lambda x: (*x.cummax(1), *x.cummin(-1), x.logcumsumexp(0)),
+    "kth": lambda x: (*x.kthvalue(2, 1), *x.kthvalue(1, 0, keepdim=True)),
+    "median": lambda x: (x.median(), *x.median(1), *x.median(2, keepdim=True), x[..., :4].median(2)[0]),
+    "nanmedian": lambda x: (x.nanmedian(), x.nanmedian(1)[0], *x[:, :, 1:2].nanmedian(1, keepdim=True)),
+    "distances": lambda x: (torch.cdist(x, x[:, :2]), torch.cdist(x, x, 1.0), torch.cdist(x, x, 3.0), F.pdist(x[0])),
+    "masked_scatter": lambda x: x.masked_scatter(x > 0.3, x.flip(0)),
+    "diagonal_scatter": lambda x: (torch.diagonal_scatter(x, x[:, :5, 0], 0, 1, 2),
+                                   torch.diagonal_scatter(x, x[:, :3, 0], -3, 1, 2),
+                                   torch.diagonal_scatter(x, x[0, :4].t(), 2, 0, 1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_order_and_writes(name):
+    check(ORDER[name], X)
+
+
+@pytest.mark.parametrize("name", ["running", "median", "nanmedian"])
+def test_nan(name):
+    check(ORDER[name], GAPS)
+
+
+def test_places_among_many_equal_elements_are_eagers():
+    x = torch.randint(0, 3, (40, 30))
+    nothing_native = {"aten.topk.default", "aten.kthvalue.default", "aten.median.dim"}
+    torch._dynamo.reset()
+    nnvm_torch.reset()
+    fn = torch.compile(lambda x: (*x.topk(7), *x.kthvalue(9, 0), *x.median(1)), backend="nnvm")
+    for got, want in zip(fn(x), (*x.topk(7), *x.kthvalue(9, 0), *x.median(1))):
+        assert torch.equal(got, want)
+    assert {f.op for f in nnvm_torch.report().fallbacks} == nothing_native
+    check(lambda x: (x.topk(7)[0], x.median(1)[0], x.kthvalue(9, 0)[0]), x)
+
+
+def test_searches():
+    rows, values = R(3, 200).sort(-1)[0], R(3, 7)
+    rows[1, -5:], values[0, 2] = float("nan"), float("nan")
+    sorter = R(3, 200).argsort(-1)
+
+    def fn(rows, values, sorter):
+        shuffled = rows.gather(-1, sorter.argsort(-1))
+        return (torch.searchsorted(rows, values), torch.searchsorted(rows, values, side="right"),
+                torch.searchsorted(rows[0], values, out_int32=True), torch.bucketize(values, rows[0], right=True),
+                torch.searchsorted(shuffled, values, sorter=sorter), torch.searchsorted(rows[0], 0.25))  # fmt: skip
+
+    check(fn, rows, values, sorter)
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_embedding_bags(mode):
+    table, index = R(9, 5), torch.tensor([3, 0, 8, 8, 1, 2, 2, 7])
+    offsets = torch.tensor([0, 2, 2, 5])
+
+    def fn(table, index, offsets):
+        weights = table[:, 0][index] if mode == "sum" else None
+        return (F.embedding_bag(index, table, offsets, mode=mode, per_sample_weights=weights),
+                F.embedding_bag(index, table, offsets, mode=mode, padding_idx=2),
+                F.embedding_bag(index.reshape(2, 4), table, mode=mode),
+                F.embedding_bag(index, table, offsets, include_last_offset=True, mode="sum"))  # fmt: skip
+
+    with torch.no_grad():
+        check(fn, table, index, offsets)
+        check(fn, table.bfloat16(), index, offsets)
+
+
+def test_pooling_puts_back_what_it_took():
+    def fn(x):
+        values, places = F.max_pool2d(x, 2, return_indices=True)
+        return F.max_unpool2d(values, places, 2), *F.adaptive_max_pool2d(x, (3, 4), return_indices=True)
+
+    check(fn, R(2, 3, 8, 10))
+    check(lambda x: F.adaptive_max_pool1d(x, 7, return_indices=True), R(2, 3, 17))
+    check(lambda x: F.adaptive_max_pool3d(x, (2, 3, 2), return_indices=True), R(2, 5, 7, 4))
+
+
+def test_batch_norm_keeps_what_training_wants():
+    def fn(x, mean, variance):
+        return torch.native_batch_norm(x, None, None, mean, variance, False, 0.1, 1e-5)
+
+    check(fn, R(3, 4, 5), R(4), R(4).abs())
