@@ -127,7 +127,7 @@ class Imported:
     total: int
     strides: tuple[Strides, ...] = field(default=())
     faults: tuple[str, ...] = ()
-    device: torch.device = torch.device("cpu")
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
 
 def device_of(gm: fx.GraphModule) -> torch.device:

@@ -76,6 +76,7 @@ class BuildOptions:
         options: settings of single passes (`precise`, `fast_math`).
         verify: check the graph after each pass.
         instruments: watchers of passes.
+        prepare_on_host: what depends on parameters only is compiled for this machine's processor, whatever the target.
         on_fault: is told of an exception inside the compiler, which then goes on: without the pass that failed, or with
             the group that failed run by the definitions of its ops. None: exceptions come through.
     """
@@ -88,6 +89,7 @@ class BuildOptions:
     verify: bool = False
     instruments: tuple[Instrument, ...] = ()
     on_fault: OnFault | None = None
+    prepare_on_host: bool = False
 
 
 @dataclass(frozen=True)
@@ -177,7 +179,7 @@ def _compile(graph: Graph, options: BuildOptions) -> CompiledGraph:
     compiled = compile_fused(graph, host, clock, options.on_fault)
     if prepare_graph is None or not prepare_graph.outputs:
         return compiled
-    prepare = compile_fused(prepare_graph, host, clock, options.on_fault)
+    prepare = compile_fused(prepare_graph, Target.host() if options.prepare_on_host else host, clock, options.on_fault)
     return CompiledGraph(compiled.plan, prepare, compiled.kernels, clock.seconds)
 
 

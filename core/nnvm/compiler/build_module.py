@@ -84,7 +84,8 @@ def build(
 
     Args:
         graph: a Graph or a Symbol.
-        target: what to compile for, as ``llvm`` or ``llvm -mcpu=haswell``; this machine by default.
+        target: what to compile for, as ``llvm``, ``llvm -mcpu=haswell`` or ``cuda -arch=sm_90``; this machine by
+            default. A GPU need not be in this machine: `Library.machine_code` gives its code.
         shape: sizes of inputs by name; the others follow from them and from `params`.
         dtype: element type of the inputs in `shape`: one, or by name.
         params: weights by name (arrays), which do not change from call to call: what depends on them only is computed
@@ -104,7 +105,7 @@ def build(
     chosen = context.target if target is None else Target.parse(target) if isinstance(target, str) else target
     options = BuildOptions(target=chosen, opt_level=context.opt_level, disabled_passes=context.disabled,
                            enabled_passes=context.enabled, options=context.options, verify=context.verify,
-                           instruments=tuple(context.instruments))  # fmt: skip
+                           instruments=tuple(context.instruments), prepare_on_host=chosen.is_gpu)  # fmt: skip
     compiled = compile_graph(typed, options)
     log_compilation(compiled)
     main = compiled.graph

@@ -24,8 +24,10 @@ from nnvm.dtype import f32_to_bf16
 from nnvm.graph.evaluate import bind_symbols
 from nnvm.graph.graph import Graph
 from nnvm.graph.node import Node
-from nnvm.runtime.executor import Executor, Plan
+from nnvm.runtime.executor import Executor, KernelStep, Plan
 from nnvm.runtime.memory import NumpyMemory
+from nnvm.runtime.triton_interpret import is_interpreting
+from nnvm.runtime.triton_launch import TritonKernel
 
 __all__ = ["GraphModule", "Library", "create", "run_prepare"]
 
@@ -46,6 +48,22 @@ class Library:
     prepare: Plan | None
     params: Mapping[str, Array]
 
+    def machine_code(self) -> dict[str, bytes]:
+        """The code of each launch by its name, for a GPU (a cubin or hsaco); {} where the library is for a CPU.
+
+        Raises:
+            RuntimeError: Triton interprets in this process (TRITON_INTERPRET=1), so that it compiles nothing.
+        """
+        code: dict[str, bytes] = {}
+        for kernel in _gpu_kernels(self.plan):
+            code.update((launch.func.name, launch.binary()) for launch in kernel.steps)
+        return code
+
+
+def _gpu_kernels(plan: Plan) -> list[TritonKernel]:
+    kernels = (s.kernel for s in plan.steps if isinstance(s, KernelStep))
+    return [k for k in kernels if isinstance(k, TritonKernel)]
+
 
 def create(graph: Graph, lib: Library, ctx: object = None) -> GraphModule:
     """A module that runs what `nnvm.compiler.build` gave.
@@ -65,6 +83,9 @@ class GraphModule:
     def __init__(self, graph: Graph, lib: Library, ctx: object = None) -> None:
         if ctx is not None and str(ctx).partition("(")[0].partition(":")[0] != "cpu":
             raise ValueError(f"the graph is built for the CPU and cannot run on {ctx!r}; give 'cpu', or build it anew")
+        if _gpu_kernels(lib.plan) and not is_interpreting():
+            raise ValueError("the library is for a GPU, whose memory numpy's arrays are not: run the model on tensors, "
+                             'with torch.compile(model.cuda(), backend="nnvm"), or set TRITON_INTERPRET=1')  # fmt: skip
         built = lib.plan.graph
         if graph is not built and _signature(graph) != _signature(built):
             raise ValueError("the library was built from another graph: their inputs or outputs differ")

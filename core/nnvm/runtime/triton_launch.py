@@ -119,6 +119,14 @@ class Launch:
         """Whether some buffer has too many elements for 32-bit indices."""
         return any(evaluate(numel(b.shape), env) >= WIDE for b in self.func.params)
 
+    def binary(self) -> bytes:
+        """Machine code for 32-bit indices and aligned pointers."""
+        if is_interpreting():
+            raise RuntimeError("Triton interprets in this process (TRITON_INTERPRET=1): it compiles nothing")
+        compiled = compile_launch(self.source(False), self.func, self.target)
+        code: bytes = compiled.asm["cubin" if self.target.kind == "cuda" else "hsaco"]
+        return code
+
     def compiled(self, wide: bool, aligned: tuple[bool, ...]) -> Any:
         """Machine code for this process's GPU; `aligned`: which pointers are multiples of 16."""
         key = (wide, aligned)

@@ -13,7 +13,7 @@ from nnvm.graph.node import NodeEntry, apply, variable
 from nnvm.graph.types import TensorType
 from nnvm.schedules.gpu.tiles import GridKernel
 
-__all__ = ["GROUPS", "graph_of", "lowered"]
+__all__ = ["GROUPS", "WIDE", "graph_of", "lowered"]
 
 
 def _op(name: str, *inputs: NodeEntry, **attrs: Any) -> NodeEntry:
@@ -60,12 +60,23 @@ GROUPS: dict[str, Build] = {
     "attention_mask": lambda x: _op("attention", x(1, 2, 20, 32), x(1, 2, 20, 32), x(1, 2, 20, 32),
                                     x(1, 1, 20, 20, dtype=BOOL)),
 }  # fmt: skip
+#: Sizes of real models, for which templates take their largest tiles.
+WIDE: dict[str, Build] = {
+    "wide_dense": lambda x: _op("relu", _op("dense", x(2048, 768), x(3072, 768), x(3072))),
+    "wide_dense_half": lambda x: _op("gelu", _op("dense", x(4096, 1024, dtype=F16), x(4096, 1024, dtype=F16),
+                                                 x(4096, dtype=F16))),
+    "wide_conv_half": lambda x: _op("relu", _op("conv2d", x(32, 128, 28, 28, dtype=F16), x(128, 128, 3, 3, dtype=F16),
+                                                padding=((1, 1), (1, 1)))),
+    "wide_attention": lambda x: _op("attention", x(4, 12, 512, 64), x(4, 12, 512, 64), x(4, 12, 512, 64), causal=True),
+    "wide_attention_half": lambda x: _op("attention", x(4, 32, 1024, 128, dtype=F16), x(4, 8, 1024, 128, dtype=F16),
+                                         x(4, 8, 1024, 128, dtype=F16), causal=True, groups=4),
+}  # fmt: skip
 
 
 def graph_of(name: str) -> Graph:
     """The graph of a group."""
     inputs = _Inputs()
-    out = GROUPS[name](inputs)
+    out = {**GROUPS, **WIDE}[name](inputs)
     outputs = (out,) if isinstance(out, NodeEntry) else tuple(out)
     return Graph(outputs, tuple(e.node for e in inputs.made))
 

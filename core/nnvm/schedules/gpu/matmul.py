@@ -113,14 +113,15 @@ class TileShape:
     stages: int
 
 
-def tile_shape(m: Dim, n: Dim, batch: Dim, dtype: DType) -> TileShape:
+def tile_shape(m: Dim, n: Dim, batch: Dim, dtype: DType, gathers: bool = False) -> TileShape:
     """A tile for a product: large, for few loads a multiplication, but enough tiles to keep the GPU busy.
 
-    float32 is multiplied without tensor cores, where larger tiles would not fit the registers.
+    float32 is multiplied without tensor cores, where larger tiles would not fit the registers; nor do they where the
+    addresses of rows take registers too (`gathers`: a convolution).
     """
     most = 128 if dtype.is_half else 64
     step = 64 if dtype.is_half else 32 if dtype == F32 else 16
-    rows = min(most, max(16, next_power(m))) if isinstance(m, int) else 64
+    rows = min(most // 2 if gathers else most, max(16, next_power(m))) if isinstance(m, int) else 64
     columns = min(most, max(16, next_power(n))) if isinstance(n, int) else 64
     while isinstance(m, int) and isinstance(n, int) and isinstance(batch, int) and rows * columns > 1024:
         if ceildiv(m, rows) * ceildiv(n, columns) * batch >= BUSY:
@@ -136,7 +137,7 @@ def matmul_body(program: RowProgram, product: Product, space: Space) -> Body:
     """The launch of a product and of what follows it element by element."""
     m, n, k = product.sizes
     batch = _extent(product.batch)
-    shape = tile_shape(m, n, batch, product.a.dtype)
+    shape = tile_shape(m, n, batch, product.a.dtype, len(product.steps) > 1)
     number, row_block, column_block, which = Var("program"), Var("m_block"), Var("n_block"), Var("batch")
     rows = Cut.of("m", m, shape.m, atom_affine(row_block), space)
     columns = Cut.of("n", n, shape.n, atom_affine(column_block), space)
