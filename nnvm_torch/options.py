@@ -12,6 +12,7 @@ import torch
 
 from nnvm.compiler.build import BuildOptions
 from nnvm.graph.pass_manager import PASSES
+from nnvm.graph.passes.graph_fuse import FuseLimits
 from nnvm.target import Target
 from nnvm_torch.gpu import target_of
 
@@ -28,6 +29,10 @@ _MODES: dict[str, dict[str, Any]] = {
 }
 
 
+#: Passes whose rewrites give the same formula, but round in other places.
+_CHANGE_ROUNDING = frozenset({"ReplaceOp", "SimplifyInference"})
+
+
 @dataclass(frozen=True)
 class Options:
     """Settings of one compilation; every one has a default.
@@ -36,6 +41,9 @@ class Options:
         precise: no rewrite that changes rounding: scales are not folded into weights, and convolutions are not done by
             Winograd's algorithm.
         fast_math: allow reassociation and approximate functions beyond the usual 2 ulp.
+        strict_rounding: every operator rounds to its element type as eager's does: as `precise`, and no product enters
+            a sum of another operator without being rounded, no operator is computed by another's formula, and
+            evaluation rewrites no normalisation.
         strict: an operator that cannot be compiled is an error that lists all of them, instead of running in ATen.
         opt_level: 0 (no more than needed to run) to 3 (everything).
         disabled_passes: names of graph passes left out.
@@ -49,6 +57,7 @@ class Options:
 
     precise: bool = False
     fast_math: bool = False
+    strict_rounding: bool = False
     strict: bool = False
     opt_level: int = 3
     disabled_passes: frozenset[str] = frozenset()
@@ -69,13 +78,21 @@ class Options:
                 near = difflib.get_close_matches(str(name), known, 1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 raise TypeError(f"nnvm has no option {name!r}{hint} Options: {', '.join(known)}")
-        return Options(**{name: _checked(name, value) for name, value in merged.items()})
+        made = Options(**{name: _checked(name, value) for name, value in merged.items()})
+        if made.strict_rounding and made.fast_math:
+            raise ValueError("options strict_rounding and fast_math contradict each other: set one of them")
+        return made
 
     def build_options(self, device: torch.device = _CPU) -> BuildOptions:
         """What the compiler wants to know of them, for a graph on that device."""
-        settings = {"precise": self.precise, "fast_math": self.fast_math}
+        settings: dict[str, Any] = {"precise": self.precise or self.strict_rounding, "fast_math": self.fast_math}
+        disabled = self.disabled_passes
+        if self.strict_rounding:
+            # a product inside a reduction's loop becomes a fused multiply-add
+            settings["fuse_limits"] = FuseLimits(prologue_nodes=0)
+            disabled |= _CHANGE_ROUNDING
         return BuildOptions(target=target_of(device, self.target), opt_level=self.opt_level,
-                            disabled_passes=self.disabled_passes, options=settings,
+                            disabled_passes=disabled, options=settings,
                             verify=self.verify_graphs)  # fmt: skip
 
 
