@@ -5,7 +5,8 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
-TEST = ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.100", "expecttest>=0.2", "transformers>=4.50", "onnx>=1.17"]
+TEST = ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.100", "expecttest>=0.2", "transformers>=4.50", "onnx>=1.17",
+        "triton>=3.2; platform_system == 'Linux' and platform_machine == 'x86_64'"]  # fmt: skip
 BENCH = ["transformers>=4.50"]
 
 setup(

@@ -115,7 +115,8 @@ def _index_put(attrs: Attrs, data: torch.Tensor, values: torch.Tensor, *indices:
     where: list[torch.Tensor | None] = [None] * (max(attrs["axes"]) + 1)
     for axis, index in zip(attrs["axes"], indices):
         where[axis] = index.long()
-    return torch.ops.aten.index_put(data, where, values, attrs["accumulate"])
+    out: torch.Tensor = torch.ops.aten.index_put(data, where, values, attrs["accumulate"])
+    return out
 
 
 @_in_aten("cummax")

@@ -111,7 +111,7 @@ def _mend_interpreter() -> None:
         return splat(kind, x)
 
     generic_reduce = ReduceOps.generic_reduce
-    known = {"max_nan": np.max, "min_nan": np.min, "product": np.prod}
+    known: dict[str, Callable[..., Any]] = {"max_nan": np.max, "min_nan": np.min, "product": np.prod}
 
     def reduce(self: Any, operands: Any) -> Any:
         function = known.get(getattr(self.combine_fn, "__name__", ""))

@@ -36,13 +36,18 @@ WIDE = 1 << 31
 class LaunchGroup(Protocol):
     """A group as launches (`nnvm.schedules.gpu.tiles.GridKernel`)."""
 
-    name: str
-    params: tuple[Buffer, ...]
-    outputs: int
-    symbols: tuple[str, ...]
-    steps: tuple[PrimFunc, ...]
-    scratch: tuple[Buffer, ...]
-    attrs: Mapping[str, object]
+    @property
+    def name(self) -> str: ...
+    @property
+    def params(self) -> tuple[Buffer, ...]: ...
+    @property
+    def outputs(self) -> int: ...
+    @property
+    def symbols(self) -> tuple[str, ...]: ...
+    @property
+    def steps(self) -> tuple[PrimFunc, ...]: ...
+    @property
+    def scratch(self) -> tuple[Buffer, ...]: ...
 
 
 @dataclass(eq=False)

@@ -21,8 +21,8 @@ def main(targets: Sequence[str], names: Sequence[str]) -> None:
         for name in names:
             for launch in TritonKernel.of(lowered(name), target, name).steps:
                 found = resources_of(compile_launch(launch.source(False), launch.func, target))
-                print(json.dumps({"group": name, "target": text, "registers": found.registers, "shared": found.shared,
-                                  "spilled": found.spilled, "arch": target.cpu.removeprefix("sm_")}), flush=True)  # fmt: skip
+                told = {"group": name, "registers": found.registers, "shared": found.shared, "spilled": found.spilled}
+                print(json.dumps({**told, "arch": target.cpu.removeprefix("sm_")}), flush=True)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,14 +20,19 @@ NAMES = ("transpose", "softmax", "long_rows", "max_pool", "take", "wide_dense", 
          "wide_attention", "wide_attention_half")  # fmt: skip
 
 
+def run(module: str, *arguments: str) -> list[dict[str, Any]]:
+    """The lines of JSON that a module prints in a process where Triton compiles."""
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    command = [sys.executable, "-W", "ignore", "-m", f"tests.codegen.triton.{module}", *arguments]
+    made = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr[-2000:]
+    return [json.loads(line) for line in made.stdout.splitlines()]
+
+
 @pytest.mark.triton
 @pytest.mark.parametrize("target", TARGETS)
 def test_machine_code_fits(target: str) -> None:
-    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    made = subprocess.run([sys.executable, "-W", "ignore", "-m", "tests.codegen.triton.compile_all", target,
-                           ",".join(NAMES)], cwd=ROOT, env=env, capture_output=True, text=True)  # fmt: skip
-    assert made.returncode == 0, made.stderr[-2000:]
-    found = [json.loads(line) for line in made.stdout.splitlines()]
+    found = run("compile_all", target, ",".join(NAMES))
     assert {f["group"] for f in found} == set(NAMES)
     for f in found:
         resources = Resources(f["registers"], f["shared"], f["spilled"])
@@ -38,11 +44,7 @@ def test_machine_code_fits(target: str) -> None:
 @pytest.mark.triton
 @pytest.mark.parametrize("target", ["cuda -arch=sm_90", "hip -arch=gfx942"])
 def test_build_gives_machine_code(target: str) -> None:
-    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    made = subprocess.run([sys.executable, "-W", "ignore", "-m", "tests.codegen.triton.build_for_gpu", target], cwd=ROOT,
-                          env=env, capture_output=True, text=True)  # fmt: skip
-    assert made.returncode == 0, made.stderr[-2000:]
-    refused, code = map(json.loads, made.stdout.splitlines())
+    refused, code = run("build_for_gpu", target)
     assert "for a GPU" in refused["refused"]
     assert len(code) >= 4
     assert all(size > 500 and head == b"\x7fELF".hex() for size, head in code.values())

@@ -142,7 +142,7 @@ def _floordiv(x: Expr, y: Expr, t: DType) -> Expr:
     """c10::div_floor_floating."""
     rest, wrong = _floor_parts(x, y, t)
     zero, one = const(0.0, t), const(1.0, t)
-    quotient = Binary("div", Binary("sub", x, rest), y)
+    quotient: Expr = Binary("div", Binary("sub", x, rest), y)
     quotient = Select(wrong, Binary("sub", quotient, one), quotient)
     floor = Unary("floor", quotient)
     nearest = Select(Binary("gt", Binary("sub", quotient, floor), const(0.5, t)), Binary("add", floor, one), floor)

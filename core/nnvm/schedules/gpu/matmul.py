@@ -72,7 +72,9 @@ def product_of(program: RowProgram) -> Product | None:
         return None
     a, b = source.a, source.b
     of_a, of_b = _variables(a), _variables(b)
-    rows, columns, batch = [], [], []
+    rows: list[Axis] = []
+    columns: list[Axis] = []
+    batch: list[Axis] = []
     for axis in program.kept:
         in_a, in_b = axis.var in of_a, axis.var in of_b
         if not in_a and not in_b:
@@ -124,7 +126,7 @@ def tile_shape(m: Dim, n: Dim, batch: Dim, dtype: DType, gathers: bool = False) 
     rows = min(most // 2 if gathers else most, max(16, next_power(m))) if isinstance(m, int) else 64
     columns = min(most, max(16, next_power(n))) if isinstance(n, int) else 64
     while isinstance(m, int) and isinstance(n, int) and isinstance(batch, int) and rows * columns > 1024:
-        if ceildiv(m, rows) * ceildiv(n, columns) * batch >= BUSY:
+        if -(-m // rows) * -(-n // columns) * batch >= BUSY:
             break
         if rows >= columns:
             rows //= 2
