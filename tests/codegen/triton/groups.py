@@ -39,6 +39,8 @@ GROUPS: dict[str, Build] = {
     "softmax": lambda x: _op("softmax", _op("broadcast_add", x(12, 100), x(100)), axis=-1),
     "layer_norm": lambda x: _op("layer_norm", x(24, 96), x(96), x(96), axis=-1),
     "long_rows": lambda x: _op("softmax", x(2, 20000), axis=-1),
+    "split_sum": lambda x: _op("sqrt", _op("sum", _op("abs", x(3, 9000)), axis=(1,))),
+    "split_dense": lambda x: _op("relu", _op("dense", x(16, 2048), x(24, 2048), x(24))),
     "outer_sum": lambda x: _op("sum", _op("relu", x(50, 300)), axis=(0,)),
     "argmax": lambda x: _op("argmax", x(9, 70), axis=1),
     "max_pool": lambda x: _op("max_pool2d", x(1, 6, 20, 20), pool_size=(3, 3), strides=(2, 2),

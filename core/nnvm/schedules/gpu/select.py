@@ -14,6 +14,7 @@ from nnvm.schedules.gpu.attention import attention_body
 from nnvm.schedules.gpu.injective import elementwise_bodies
 from nnvm.schedules.gpu.matmul import matmul_body, product_of
 from nnvm.schedules.gpu.rows import rows_body
+from nnvm.schedules.gpu.split import parts_of_product, parts_of_rows, split
 from nnvm.schedules.gpu.tiles import Body, GridKernel, kernel_of
 from nnvm.te.expr import Buffer, Reduce
 from nnvm.te.tensor import Tensor, topological
@@ -59,7 +60,7 @@ class _Group:
         if whole is None:
             self._staged(outputs)
             return
-        self.bodies.append(_rows(whole, space))
+        self._rows(whole, space)
         if whole.rest:
             self.bodies += elementwise_bodies(whole.rest, self.sources, Space())
 
@@ -74,19 +75,28 @@ class _Group:
             space = Space()
             alone = row_program([t], {**memory, t: place}, space, keep=False)
             assert alone is not None, "a single reduction is always a row program"
-            self.bodies.append(_rows(alone, space))
+            self._rows(alone, space)
             memory[t] = place
             done.add(t)
         if left := [t for t in outputs if t not in done]:
             self.bodies += elementwise_bodies(left, {**memory, **{t: self.sources[t] for t in left}}, Space())
+
+    def _rows(self, program: RowProgram, space: Space) -> None:
+        """A row program as tiles of rows or of a product, in parts where it has too few rows."""
+        product = product_of(program)
+        parts = parts_of_rows(program) if product is None else parts_of_product(product, program)
+        if parts > 1:
+            making, program, scratch = split(program, parts, space)
+            for b in scratch:
+                b.name = f"part{len(self.scratch)}"
+                self.scratch.append(b)
+            product = product_of(making)
+            self.bodies.append(rows_body(making, space) if product is None else matmul_body(making, product, space))
+            product = None
+        self.bodies.append(rows_body(program, space) if product is None else matmul_body(program, product, space))
 
     def _scratch(self, t: Tensor) -> Source:
         strides = row_major(t.shape)
         buffer = Buffer(f"stage{len(self.scratch)}", (span(t.shape, strides),), t.dtype)
         self.scratch.append(buffer)
         return Source(buffer, strides)
-
-
-def _rows(program: RowProgram, space: Space) -> Body:
-    product = product_of(program)
-    return rows_body(program, space) if product is None else matmul_body(program, product, space)
