@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import onnx
 from google.protobuf.descriptor import FieldDescriptor as Field
@@ -72,7 +74,8 @@ def damage(data: bytes, seed: int) -> bytes:
         return _bytes(data, rng)
     proto = onnx.load_from_string(data)
     for _ in range(int(_pick((1, 1, 1, 2, 3), rng))):
-        EDITS[int(rng.integers(len(EDITS)))](proto, rng)
+        with contextlib.suppress(IndexError, ValueError, TypeError):  # nothing left to edit, or edits before broke it
+            EDITS[int(rng.integers(len(EDITS)))](proto, rng)
     return proto.SerializeToString()
 
 

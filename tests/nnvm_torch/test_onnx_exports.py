@@ -85,8 +85,8 @@ def check(model, *calls, dynamic=None, atol=1e-4):
     for args in calls:
         with torch.no_grad():
             got, want = module(*args), model(*args)
-        one = isinstance(want, torch.Tensor)
-        for g, w in zip([got] if one else got, [want] if one else want, strict=True):
+        got, want = ([v] if isinstance(v, torch.Tensor) else [*v] for v in (got, want))
+        for g, w in zip(got, want, strict=True):
             torch.testing.assert_close(g, w, rtol=1e-3, atol=atol)
 
 
