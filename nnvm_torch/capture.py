@@ -92,7 +92,7 @@ def give_whole_results(gm: fx.GraphModule) -> None:
         val = r.meta.get("val") if isinstance(r, fx.Node) else None
         if isinstance(val, torch.Tensor) and val.layout == torch.strided:
             with gm.graph.inserting_before(output):
-                layout = {"memory_format": torch.contiguous_format}
+                layout: Any = {"memory_format": torch.contiguous_format}
                 r = gm.graph.call_function(torch.ops.aten.clone.default, (r,), layout)
             r.meta["val"] = val.new_empty(val.shape)
         results.append(r)
@@ -133,7 +133,7 @@ def trace(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], comp
             return lambda gm, inputs: compiler(kind, gm, inputs, len(names))
 
         run = cast(Any, aot_module_simplified)(
-            flat, symbolic.values, fw_compiler=compiling("forward"), bw_compiler=compiling("backward"),
+            flat, symbolic.take(), fw_compiler=compiling("forward"), bw_compiler=compiling("backward"),
             inference_compiler=compiling("inference"), decompositions=decompositions(),
             keep_inference_input_mutations=True,
         )  # fmt: skip

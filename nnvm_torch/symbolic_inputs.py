@@ -31,7 +31,7 @@ class SymbolicInputs:
     """Weights and input tensors as AOTAutograd is to trace them.
 
     Attributes:
-        values: the tensors themselves where no size is symbolic, else fake ones.
+        values: the tensors themselves where no size is symbolic, else fake ones; see `take`.
     """
 
     def __init__(self, weights: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor], sizes: Placed) -> None:
@@ -52,6 +52,11 @@ class SymbolicInputs:
         first: dict[Bucket, Any] = {}
         for i, a in self._axes:  # sizes of one name are equal: a guard, after which they are one symbol
             bool(inputs[i].shape[a] == first.setdefault(sizes[i][a], inputs[i].shape[a]))
+
+    def take(self) -> list[torch.Tensor]:
+        """The tensors to trace, which are let go of here: weights must not live on because they were traced once."""
+        values, self.values = self.values, []
+        return values
 
     def fit(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Does what the trace assumed of the symbolic sizes hold for these tensors?"""
