@@ -183,8 +183,8 @@ def check(program: Program, backend: Any = "nnvm") -> Fault | None:
 
 def _compiler_fault(caught: Any) -> Fault | None:
     for w in caught:
-        if "nnvm could not compile" in str(w.message):
-            return Fault("compiler", str(w.message).partition("gives: ")[2])
+        if "nnvm could not" in str(w.message):
+            return Fault("compiler", str(w.message).partition("gives: ")[2] or str(w.message))
         if "AOTAutograd could not trace" in str(w.message):
             return Fault("tracing", str(w.message).partition("instead: ")[2])
     return None

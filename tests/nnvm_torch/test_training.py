@@ -22,7 +22,7 @@ def fresh():
     torch._dynamo.reset()
     nnvm_torch.reset()
     with warnings.catch_warnings():
-        warnings.filterwarnings("error", message="nnvm could not compile")
+        warnings.filterwarnings("error", message="nnvm could not")
         yield
 
 
