@@ -13,7 +13,7 @@ from nnvm import config
 from nnvm.dim import symbol
 from nnvm.dtype import F32, I32
 from nnvm.kernel_error import KernelError, KernelIndexError, KernelZeroDivisionError, failure
-from nnvm.runtime import llvm_jit
+from nnvm.runtime import llvm_jit, loaded_code
 from nnvm.runtime.llvm_jit import Kernel, assembly, compile_funcs
 from nnvm.target import Target
 from nnvm.te.expr import Binary, Broadcast, Buffer, Expr, Load, Ramp, Unary, Var, binary, const, load
@@ -123,7 +123,8 @@ def _code_mappings() -> int:
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="counts mappings through /proc")
-def test_dropped_kernels_are_unloaded() -> None:
+def test_dropped_kernels_are_unloaded_but_for_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loaded_code, "MAX_LATEST", 4)
     kernel = compile_funcs([add()])[0]
     before = _code_mappings()
     kept = [compile_funcs([add(value=float(k))])[0] for k in range(40)]
@@ -133,6 +134,12 @@ def test_dropped_kernels_are_unloaded() -> None:
     gc.collect()
     assert _code_mappings() <= before + (during - before) // 2 + 1
     assert run(kernel)[0] == 1
+
+
+def test_code_that_is_dropped_and_compiled_again_is_not_linked_again() -> None:
+    address = compile_funcs([add(value=77.0)])[0].address
+    gc.collect()
+    assert compile_funcs([add(value=77.0)])[0].address == address
 
 
 def test_a_kernel_keeps_code_that_it_shares() -> None:

@@ -1,13 +1,16 @@
 """Object code in this process. It imports no more than loading takes: compiled models start with it.
 
-Code stays loaded as long as its `LoadedCode`; dropping the last reference unloads it.
+Code stays loaded as long as its `LoadedCode`. Of what is dropped the latest stays for a while: a model that is compiled
+again finds its kernels, and LLVM keeps some kilobytes of everything that it ever linked.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import sys
 import threading
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,24 +25,38 @@ __all__ = ["LoadedCode", "load_ir"]
 
 _lock = fork_safe(threading.Lock())
 _serial = itertools.count()
+#: Linked code that is kept whether in use or not.
+MAX_LATEST = 512
+_latest: OrderedDict[Any, Any] = OrderedDict()
 
 
 class LoadedCode:
     """Objects loaded into the process, for as long as this lives."""
 
     def __init__(self, objects: Sequence[bytes], exports: Sequence[str], imports: Mapping[str, int]) -> None:
-        library = llvm.JITLibraryBuilder().add_current_process()
-        for obj in objects:
-            library.add_object_img(obj)
-        for name in exports:
-            library.export_symbol(name)
-        for name, address in imports.items():
-            library.import_symbol(name, address)
+        key = (tuple(hashlib.sha256(o).digest() for o in objects), tuple(exports), tuple(sorted(imports.items())))
         with _lock:
-            self._tracker: Any = library.link(_jit(), f"nnvm{next(_serial)}")
+            tracker = _latest.pop(key, None)
+            if tracker is None:
+                tracker = _linked(objects, exports, imports)
+            _latest[key] = tracker
+            while len(_latest) > MAX_LATEST:
+                _latest.popitem(last=False)
+        self._tracker: Any = tracker
 
     def __getitem__(self, name: str) -> int:
         return int(self._tracker[name])
+
+
+def _linked(objects: Sequence[bytes], exports: Sequence[str], imports: Mapping[str, int]) -> Any:
+    library = llvm.JITLibraryBuilder().add_current_process()
+    for obj in objects:
+        library.add_object_img(obj)
+    for name in exports:
+        library.export_symbol(name)
+    for name, address in imports.items():
+        library.import_symbol(name, address)
+    return library.link(_jit(), f"nnvm{next(_serial)}")
 
 
 _jit_instance: list[Any] = []
