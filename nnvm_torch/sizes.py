@@ -12,6 +12,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import sympy
 import torch
 from torch import fx
 from torch._subclasses import fake_impls
@@ -33,13 +34,38 @@ _EQUAL: dict[Any, tuple[tuple[tuple[int, int], tuple[int, int]], ...]] = {
 
 
 def require_equal_sizes(gm: fx.GraphModule) -> None:
-    """Adds a guard for each pair of sizes that an operator needs to be equal and that is written differently."""
+    """Adds a guard for each pair of sizes that an operator needs to be equal and that is written differently, and for
+    each size of which the guards so far leave one value only."""
+    _fix_decided_sizes(gm)
     for node in gm.graph.nodes:
         for (a, i), (b, j) in _EQUAL.get(node.target, ()):
             x, y = (node.args[k].meta.get("val") for k in (a, b))
             p, q = x.shape[i], y.shape[j]
             if isinstance(p, torch.SymInt) or isinstance(q, torch.SymInt):
                 bool(p == q)  # a guard, unless it is known; from here on both have one name
+
+
+def _fix_decided_sizes(gm: fx.GraphModule) -> None:
+    """``16 * s * s == 4096`` (an image, flattened, for a layer of 4096 inputs) means that s is 16."""
+    for size in _sizes(gm):
+        symbol = size.node.expr
+        if not getattr(symbol, "is_Symbol", False):
+            continue
+        for guard in list(size.node.shape_env.guards):
+            if _decides(guard.expr, symbol):
+                bool(size == size.node.hint)
+                break
+
+
+def _decides(guard: Any, symbol: Any) -> bool:
+    """Is the guard an equation that grows with the size, its only one, so that a single value solves it?"""
+    if not isinstance(guard, sympy.Eq) or guard.free_symbols != {symbol}:
+        return False
+    try:
+        coefficients = sympy.Poly(guard.lhs - guard.rhs, symbol).all_coeffs()[:-1]
+    except sympy.PolynomialError:
+        return False
+    return all(c >= 0 for c in coefficients) or all(c <= 0 for c in coefficients)
 
 
 def ranges_of(gm: fx.GraphModule) -> DimRanges:

@@ -109,6 +109,19 @@ def test_channels_last_images_keep_their_format() -> None:
             same(run(x), m(x), atol=1e-5, rtol=1e-4)
 
 
+def test_a_flattened_image_decides_its_size() -> None:
+    m = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 64, 5)).eval()
+    run = torch.compile(m, backend=nnvm_torch.nnvm, dynamic=True)
+    with torch.no_grad():
+        for batch in (2, 5):
+            x = torch.randn(batch, 3, 8, 8)
+            same(run(x), m(x), atol=1e-5, rtol=1e-4)
+        assert compilations() == 1
+        for fn in (m, run):
+            with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+                fn(torch.randn(2, 3, 7, 7))
+
+
 def test_compilations_of_one_module_share_packed_weights() -> None:
     m = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)).eval()
     weights.drop_prepared()
