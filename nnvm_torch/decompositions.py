@@ -62,7 +62,21 @@ def _with_ours(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., 
             table.pop(target, None)
     for target in _overloads(("mkldnn_rnn_layer.default",)):
         table[target] = _lstm_layer
+    for target in _overloads(("max_unpool2d.default",)):
+        table[target] = _max_unpool2d
     return table
+
+
+def _max_unpool2d(x: torch.Tensor, indices: torch.Tensor, output_size: Sequence[int]) -> torch.Tensor:
+    """Values put back where pooling took them, in the memory format of `x`, which PyTorch's own meta function loses."""
+    if 0 in x.shape:
+        return NotImplemented  # type: ignore[no-any-return]
+    lead = x.shape[:-2]
+    zeros = x.new_zeros((*lead, output_size[0] * output_size[1]))
+    flat = zeros.scatter(-1, indices.reshape((*lead, -1)), x.reshape((*lead, -1)))
+    out = flat.view((*lead, *output_size))
+    format_ = torch._prims_common.suggest_memory_format(x)
+    return out if format_ == torch.contiguous_format else out.clone(memory_format=format_)
 
 
 def _lstm_layer(

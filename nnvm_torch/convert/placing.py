@@ -59,21 +59,16 @@ def _diagonal_scatter(c: Context, x: NodeEntry, source: NodeEntry, offset: int =
     return c.transpose(c.broadcast(written, last.type.shape), [order.index(i) for i in range(rank)])
 
 
-def _max_unpool(n: int) -> Any:
-    def convert(c: Context, x: NodeEntry, index: NodeEntry, size: Sequence[int], *_: Any) -> Value:
-        lead, spatial = c.shape[:-n], numel(c.shape[-n:])
-        taken = numel(x.type.shape[-n:])
-        if 0 in (*x.type.shape, *c.shape):
-            raise Unsupported("unpooling of an empty tensor")
-        rows = [c.reshape(t, (*lead, taken)) for t in (index, x)]
-        zeros = c.full((*lead, spatial), 0, c.dtype)
-        return c.reshape(c.op("scatter", zeros, *rows, axis=len(lead), reduce="none", include_self=True), c.shape)
-
-    return convert
-
-
-converts("max_unpool2d.default")(_max_unpool(2))
-converts("max_unpool3d.default")(_max_unpool(3))
+@converts("max_unpool3d.default")
+def _max_unpool3d(c: Context, x: NodeEntry, index: NodeEntry, size: Sequence[int], *_: Any) -> Value:
+    """Values put back where pooling took them. (max_unpool2d, of more memory formats than one, is decomposed.)"""
+    lead, spatial = c.shape[:-3], numel(c.shape[-3:])
+    taken = numel(x.type.shape[-3:])
+    if 0 in (*x.type.shape, *c.shape):
+        raise Unsupported("unpooling of an empty tensor")
+    rows = [c.reshape(t, (*lead, taken)) for t in (index, x)]
+    zeros = c.full((*lead, spatial), 0, c.dtype)
+    return c.reshape(c.op("scatter", zeros, *rows, axis=len(lead), reduce="none", include_self=True), c.shape)
 
 
 @converts("_cdist_forward.default")

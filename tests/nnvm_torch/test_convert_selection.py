@@ -95,6 +95,9 @@ def test_pooling_puts_back_what_it_took():
         return F.max_unpool2d(values, places, 2), *F.adaptive_max_pool2d(x, (3, 4), return_indices=True)
 
     check(fn, R(2, 3, 8, 10))
+    channels_last = R(2, 3, 8, 10).contiguous(memory_format=torch.channels_last)
+    check(fn, channels_last)
+    assert torch.compile(fn, backend="nnvm")(channels_last)[0].stride() == fn(channels_last)[0].stride()
     check(lambda x: F.adaptive_max_pool1d(x, 7, return_indices=True), R(2, 3, 17))
     check(lambda x: F.adaptive_max_pool3d(x, (2, 3, 2), return_indices=True), R(2, 5, 7, 4))
 
