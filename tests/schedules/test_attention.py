@@ -9,7 +9,7 @@ import pytest
 
 from nnvm.compiler.lower_group import lower_group, tensors_of
 from nnvm.dim import symbol
-from nnvm.schedules.cpu.attention import match_attention
+from nnvm.schedules.attention_match import match_attention
 from nnvm.target import Target
 from nnvm.te.expr import Fma
 from nnvm.tir.stmt import Allocate

@@ -7,16 +7,16 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from nnvm.dim import Dim, numel, row_major
-from nnvm.schedules.cpu.access import Inliner, Source, parts
-from nnvm.schedules.cpu.attention import attention, match_attention
+from nnvm.schedules.access import Inliner, Source, parts
+from nnvm.schedules.attention_match import match_attention
+from nnvm.schedules.axes import Axis, Write
+from nnvm.schedules.cpu.attention import attention
 from nnvm.schedules.cpu.contraction import contraction
-from nnvm.schedules.cpu.injective import Write
 from nnvm.schedules.cpu.injective import elementwise as elementwise_nest
-from nnvm.schedules.cpu.kernel import Strides, flat_kernel, span
-from nnvm.schedules.cpu.loops import Axis
-from nnvm.schedules.cpu.row_program import RowProgram, row_program
 from nnvm.schedules.cpu.rows import rows
 from nnvm.schedules.cpu.winograd import match_winograd, winograd
+from nnvm.schedules.kernel import Strides, flat_kernel, span
+from nnvm.schedules.row_program import RowProgram, row_program
 from nnvm.target import Target
 from nnvm.te.expr import Buffer, Reduce, Var
 from nnvm.te.tensor import Tensor, reads, topological

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nnvm.dtype import I64
-from nnvm.schedules.cpu.access import Source
-from nnvm.schedules.cpu.emit import Emitter, broadcast
-from nnvm.schedules.cpu.row_program import Reduction
+from nnvm.schedules.access import Source
+from nnvm.schedules.emit import Emitter, broadcast
+from nnvm.schedules.row_program import Reduction
 from nnvm.te.expr import INDEX, Binary, Buffer, Const, Expr, Load, Ramp, Select, Unary, Var, VectorReduce
 from nnvm.tir.affine import Affine
 from nnvm.tir.lower_reduce import combine, neutral

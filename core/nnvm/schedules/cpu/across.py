@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nnvm.dim import Dim, numel
-from nnvm.schedules.cpu.access import At, Held, Source, all_affines, parts
+from nnvm.schedules.access import At, Held, Source, all_affines, parts
+from nnvm.schedules.axes import Axis, Write, collapse
 from nnvm.schedules.cpu.accumulate import Accumulator, allocate_all
 from nnvm.schedules.cpu.along import dtypes_of, order_row
-from nnvm.schedules.cpu.emit import Emitter, Lanes, dim_value, expense, lane_mask
-from nnvm.schedules.cpu.injective import Write, stores
-from nnvm.schedules.cpu.loops import Axis, collapse, loop, parallel_loops, vector_lanes
-from nnvm.schedules.cpu.row_program import Pass, RowProgram
+from nnvm.schedules.cpu.injective import stores
+from nnvm.schedules.cpu.loops import loop, parallel_loops, vector_lanes
 from nnvm.schedules.cpu.window import Bounds, Piece, clip, pieces
+from nnvm.schedules.emit import Emitter, Lanes, dim_value, expense, lane_mask
+from nnvm.schedules.row_program import Pass, RowProgram
 from nnvm.target import Target
 from nnvm.te.expr import INDEX, Buffer, Const, Expr, Var, binary
 from nnvm.te.tensor import Tensor

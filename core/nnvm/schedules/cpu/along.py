@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 
 from nnvm.dim import numel
 from nnvm.dtype import DType
-from nnvm.schedules.cpu.access import At, Held, Index, all_affines, parts
+from nnvm.schedules.access import At, Held, Index, all_affines, parts
+from nnvm.schedules.axes import Axis, collapse
 from nnvm.schedules.cpu.accumulate import Accumulator, allocate_all
-from nnvm.schedules.cpu.emit import Emitter, Lanes, expense
 from nnvm.schedules.cpu.injective import hoisted, stores
-from nnvm.schedules.cpu.loops import Axis, Step, collapse, loop, parallel_loops, vector_lanes, vector_loops
-from nnvm.schedules.cpu.row_program import Pass, RowProgram
+from nnvm.schedules.cpu.loops import Step, loop, parallel_loops, vector_lanes, vector_loops
+from nnvm.schedules.emit import Emitter, Lanes, expense
+from nnvm.schedules.row_program import Pass, RowProgram
 from nnvm.target import Target
 from nnvm.te.expr import INDEX, Expr, Var
 from nnvm.te.tensor import Tensor

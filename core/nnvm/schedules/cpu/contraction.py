@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from nnvm.dim import Dim, numel
 from nnvm.schedules.cpu.contraction_match import Contraction, match
 from nnvm.schedules.cpu.contraction_pack import pack_axis, pack_columns
-from nnvm.schedules.cpu.kernel import Strides
+from nnvm.schedules.kernel import Strides
 from nnvm.target import Target
 from nnvm.te.expr import Cast, Expr
 from nnvm.te.schedule import Schedule, ScheduleError, Stage

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nnvm.dim import Dim, row_major
-from nnvm.schedules.cpu.kernel import Strides
+from nnvm.schedules.kernel import Strides
 from nnvm.te.expr import Binary, Cast, Expr, Reduce, Var
 from nnvm.te.tensor import IterVar, Read, Tensor, reads, topological
 from nnvm.tir.affine import Affine, Space, affine, atom_affine

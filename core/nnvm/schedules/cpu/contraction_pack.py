@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from nnvm.dim import Dim, ceildiv, numel
 from nnvm.schedules.cpu.contraction_match import Contraction, factors, operand
-from nnvm.schedules.cpu.kernel import Strides
+from nnvm.schedules.kernel import Strides
 from nnvm.te.expr import Binary, Cast, Expr, Reduce, Var
 from nnvm.te.schedule import Schedule, Stage
 from nnvm.te.tensor import IterVar, Read, compute

@@ -11,45 +11,24 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from nnvm.dim import Dim, numel
 from nnvm.dtype import DType
-from nnvm.schedules.cpu.access import At, Index, Source, all_affines, parts, recombine, rewrite, rewrite_affine
-from nnvm.schedules.cpu.emit import Emitter, Lanes, expense, hoistable
-from nnvm.schedules.cpu.loops import (
-    Axis,
-    Step,
-    collapse,
-    loop,
-    parallel_loops,
-    vector_lanes,
-    vector_loops,
-)
+from nnvm.schedules.access import At, Index, all_affines, parts
+from nnvm.schedules.axes import Axis, Write, by_stride, collapse
+from nnvm.schedules.cpu.loops import Step, loop, parallel_loops, vector_lanes, vector_loops
+from nnvm.schedules.emit import Emitter, Lanes, expense, hoistable
 from nnvm.target import Target
 from nnvm.te.expr import COMPARISONS, INDEX, Binary, Expr, Var
 from nnvm.tir.affine import Affine, Space, affine, atom_affine, dim_nonnegative
 from nnvm.tir.stmt import Let, Stmt, Store, seq
 
-__all__ = ["Write", "elementwise", "hoist", "hoisted", "nest", "stores"]
+__all__ = ["elementwise", "hoist", "hoisted", "nest", "stores"]
 
 #: Loop nests that one set of stores may be split into, and the code size (expense) at which splitting stops.
 MAX_PIECES, MAX_PIECES_EXPENSE = 40, 1200
 #: Side of a transpose tile in elements: a cache line of float32.
 TILE = 16
-
-
-@dataclass(frozen=True, eq=False)
-class Write:
-    """`target[address] = value`, over flat memory."""
-
-    target: Source
-    address: Affine
-    value: Expr
-
-    def rewrite(self, space: Space, env: dict[Var, Affine], memo: dict[int, Expr]) -> Write:
-        value = rewrite(space, self.value, env, memo=memo)
-        return Write(self.target, recombine(rewrite_affine(space, self.address, env, memo)), value)
 
 
 def elementwise(writes: Sequence[Write], axes: Sequence[Axis], space: Space, target: Target) -> Stmt:
@@ -118,7 +97,7 @@ def _threshold(op: str, d: Affine, var: Var) -> Dim | None:
 
 def nest(writes: Sequence[Write], axes: Sequence[Axis], space: Space, target: Target, work: Dim) -> Stmt:
     """One loop nest for `writes`; `work` is the number of points of the whole kernel."""
-    axes = _order(writes, axes)
+    axes = by_stride(writes, axes)
     values = [w.value for w in writes]
     loops, env = collapse(axes, [*all_affines(values), *(w.address for w in writes)], space)
     if env:
@@ -146,14 +125,6 @@ def nest(writes: Sequence[Write], axes: Sequence[Axis], space: Space, target: Ta
 def _scalar(writes: Sequence[Write]) -> Stmt:
     emitter = Emitter()
     return seq([Store(w.target.buffer, (emitter.index(w.address),), emitter.value(w.value)) for w in writes])
-
-
-def _order(writes: Sequence[Write], axes: Sequence[Axis]) -> list[Axis]:
-    """Axes by the strides of the first output, widest first; where strides are symbolic, as they are."""
-    strides = [writes[0].address.terms.get(a.var, 0) for a in axes]
-    if any(not isinstance(s, int) for s in strides):
-        return list(axes)
-    return [a for _, a in sorted(zip(strides, axes), key=lambda x: -abs(x[0]) if isinstance(x[0], int) else 0)]
 
 
 def _vector_nest(

@@ -1,4 +1,4 @@
-"""Loops around expressions over flat memory: collapsing axes, vector loops with their tails, parallel loops."""
+"""Loops around expressions over flat memory: vector loops with their tails, parallel loops."""
 
 from __future__ import annotations
 
@@ -7,64 +7,17 @@ from dataclasses import dataclass
 
 from nnvm.dim import Dim
 from nnvm.dtype import DType
-from nnvm.schedules.cpu.emit import Lanes, dim_value, lane_mask
+from nnvm.schedules.axes import Axis
+from nnvm.schedules.emit import Lanes, dim_value, lane_mask
 from nnvm.target import Target
 from nnvm.te.expr import INDEX, Const, Expr, Var, binary
 from nnvm.tir.affine import Affine, Space, affine, atom_affine
 from nnvm.tir.stmt import For, If, Stmt, seq
 
-__all__ = ["Axis", "Step", "collapse", "loop", "parallel_loops", "vector_lanes", "vector_loops"]
+__all__ = ["Step", "loop", "parallel_loops", "vector_lanes", "vector_loops"]
 
 #: Work (in simple operations on elements) below which a kernel stays on one thread.
 PARALLEL_WORK = 1 << 15
-
-
-@dataclass(eq=False, frozen=True)
-class Axis:
-    """A loop to be: `var` runs over 0 .. extent - 1."""
-
-    var: Var
-    extent: Dim
-
-    def bind(self, space: Space) -> Axis:
-        space.bind(self.var, affine(0), affine(self.extent - 1))
-        return self
-
-    def __repr__(self) -> str:
-        return f"{self.var.name}[{self.extent}]"
-
-
-def collapse(axes: Sequence[Axis], forms: Iterable[Affine], space: Space) -> tuple[list[Axis], dict[Var, Affine]]:
-    """Fewer loops for the same elements: neighbouring axes become one where every Affine steps through both evenly.
-
-    [B, C, H, W] elementwise becomes one flat loop, and with a bias per channel the three loops [B, C, H * W].
-    Axes of extent 1 vanish. Gives the new axes and the old ones in terms of them.
-    """
-    env: dict[Var, Affine] = {a.var: affine(0) for a in axes if a.extent == 1}
-    kept = [a for a in axes if a.extent != 1]
-    if not kept:
-        return [], env
-    coefs = [[f.terms.get(a.var, 0) for a in kept] for f in forms]
-    rows = {tuple(c) for c in coefs if any(x != 0 for x in c)}
-    groups: list[list[int]] = [[0]]
-    for i in range(1, len(kept)):
-        if all(r[i - 1] == r[i] * kept[i].extent for r in rows):
-            groups[-1].append(i)
-        else:
-            groups.append([i])
-    out: list[Axis] = []
-    for group in groups:
-        if len(group) == 1:
-            out.append(kept[group[0]])
-            continue
-        extent: Dim = 1
-        for i in group:
-            extent = extent * kept[i].extent
-            env[kept[i].var] = affine(0)
-        fused = Axis(Var("_".join(kept[i].var.name for i in group)), extent).bind(space)
-        env[kept[group[-1]].var] = atom_affine(fused.var)
-        out.append(fused)
-    return out, env
 
 
 def vector_lanes(target: Target, dtypes: Iterable[DType]) -> int:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from nnvm.dtype import DType
-from nnvm.schedules.cpu.access import At, Source
-from nnvm.schedules.cpu.emit import Emitter, Lanes, broadcast
+from nnvm.schedules.access import At, Source
+from nnvm.schedules.emit import Emitter, Lanes, broadcast
 from nnvm.te.expr import INDEX, Buffer, Const, Expr, Fma, Load, Ramp, Var
 from nnvm.tir.affine import Affine, Space, affine, atom_affine
 from nnvm.tir.stmt import Allocate, For, Stmt, Store, seq

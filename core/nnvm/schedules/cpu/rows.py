@@ -9,17 +9,17 @@ a plain loop. It is the way for reductions over outer axes and for a softmax ove
 
 from __future__ import annotations
 
-from nnvm.schedules.cpu.access import At, all_affines, parts
+from nnvm.schedules.access import At, parts
+from nnvm.schedules.axes import Axis
 from nnvm.schedules.cpu.across import across
 from nnvm.schedules.cpu.along import along
-from nnvm.schedules.cpu.loops import Axis, collapse
-from nnvm.schedules.cpu.row_program import RowProgram
+from nnvm.schedules.row_program import RowProgram, collapse_kept
 from nnvm.target import Target
-from nnvm.te.expr import Expr, Var
-from nnvm.tir.affine import Affine, Space
+from nnvm.te.expr import Var
+from nnvm.tir.affine import Space
 from nnvm.tir.stmt import Stmt
 
-__all__ = ["collapse_kept", "rows"]
+__all__ = ["rows"]
 
 
 def rows(program: RowProgram, space: Space, target: Target) -> Stmt:
@@ -29,19 +29,6 @@ def rows(program: RowProgram, space: Space, target: Target) -> Stmt:
     if vector is None:
         return along(program, space, target)
     return across(program, vector, space, target)
-
-
-def collapse_kept(program: RowProgram, space: Space) -> None:
-    """Fewer kept loops, where all passes allow it."""
-    roots: list[Expr] = [e for p in program.passes for e in p.roots] + [w.value for w in program.results]
-    writes = [w for p in program.passes for w in p.writes] + program.results
-    forms: list[Affine] = [*all_affines(roots), *(w.address for w in writes)]
-    kept, env = collapse(program.kept, forms, space)
-    if env:
-        memo: dict[int, Expr] = {}
-        program.passes = [p.rewrite(space, env, memo) for p in program.passes]
-        program.results = [w.rewrite(space, env, memo) for w in program.results]
-        program.kept = kept
 
 
 def _kept_vector_axis(program: RowProgram, target: Target) -> Axis | None:

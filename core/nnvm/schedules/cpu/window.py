@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from nnvm.dim import Dim
 from nnvm.dtype import BOOL
-from nnvm.schedules.cpu.access import At, Index, parts, rewrite
-from nnvm.schedules.cpu.loops import Axis
-from nnvm.schedules.cpu.row_program import Pass, RowProgram
+from nnvm.schedules.access import At, Index, parts, rewrite
+from nnvm.schedules.axes import Axis
+from nnvm.schedules.row_program import Pass, RowProgram
 from nnvm.te.expr import COMPARISONS, Binary, Cast, Const, Expr, Var
 from nnvm.tir.affine import Affine, Space, affine, atom_affine
 from nnvm.tir.lower_reduce import neutral

@@ -17,12 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nnvm.dim import ceildiv
-from nnvm.schedules.cpu.access import At, Inliner, Source
+from nnvm.schedules.access import At, Inliner, Source
+from nnvm.schedules.axes import Axis, Write
 from nnvm.schedules.cpu.contraction import step_cycles
-from nnvm.schedules.cpu.emit import Emitter, Lanes
-from nnvm.schedules.cpu.injective import Write, stores
-from nnvm.schedules.cpu.loops import Axis, loop, parallel_loops
+from nnvm.schedules.cpu.injective import stores
+from nnvm.schedules.cpu.loops import loop, parallel_loops
 from nnvm.schedules.cpu.matmul_tile import Tile, matmul_tile
+from nnvm.schedules.emit import Emitter, Lanes
 from nnvm.target import Target
 from nnvm.te.expr import INDEX, Buffer, Const, Expr, Reduce, Var, binary
 from nnvm.te.tensor import Read, Tensor, reads, topological

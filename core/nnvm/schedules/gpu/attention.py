@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from nnvm.dim import ceildiv, numel
-from nnvm.schedules.cpu.access import Held, Inliner, Source
-from nnvm.schedules.cpu.attention import Attention
-from nnvm.schedules.cpu.emit import Emitter, dim_value
-from nnvm.schedules.cpu.loops import Axis
+from nnvm.schedules.access import Held, Inliner, Source
+from nnvm.schedules.attention_match import Attention
+from nnvm.schedules.axes import Axis
+from nnvm.schedules.emit import Emitter, dim_value
 from nnvm.schedules.gpu.tiles import Body, Cut, digits, lets, next_power
 from nnvm.te.expr import (
     INDEX,

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nnvm.dim import Dim, numel
-from nnvm.schedules.cpu.access import At, Inliner, Source, all_affines, parts
-from nnvm.schedules.cpu.emit import Emitter
-from nnvm.schedules.cpu.injective import Write
-from nnvm.schedules.cpu.loops import Axis, collapse
+from nnvm.schedules.access import At, Inliner, Source, all_affines, parts
+from nnvm.schedules.axes import Axis, Write, by_stride, collapse
+from nnvm.schedules.emit import Emitter
 from nnvm.schedules.gpu.tiles import Body, Cut, digits, lets, next_power, warps, written
 from nnvm.te.expr import Expr, Var
 from nnvm.te.tensor import Tensor
@@ -41,7 +40,7 @@ def elementwise_bodies(outputs: Sequence[Tensor], sources: dict[Tensor, Source],
 
 
 def _body(writes: Sequence[Write], axes: Sequence[Axis], space: Space) -> Body:
-    axes = _order(writes, axes)
+    axes = by_stride(writes, axes)
     forms: list[Affine] = [*all_affines([w.value for w in writes]), *(w.address for w in writes)]
     loops, env = collapse(axes, forms, space)
     if env:
@@ -81,14 +80,6 @@ def _square(writes: Sequence[Write], loops: Sequence[Axis], crossed: Axis, space
            inner.var: atom_affine(x.index)}  # fmt: skip
     body = y.around(x.around(written(_rewritten(writes, env, space), Emitter())))
     return Body(program, numel(tuple(a.extent for a in blocks)), lets(places, body), 4)
-
-
-def _order(writes: Sequence[Write], axes: Sequence[Axis]) -> list[Axis]:
-    """Axes by the strides of the first output, widest first; where strides are symbolic, as they are."""
-    strides = [writes[0].address.terms.get(a.var, 0) for a in axes]
-    if any(not isinstance(s, int) for s in strides):
-        return list(axes)
-    return [a for _, a in sorted(zip(strides, axes), key=lambda x: -abs(x[0]) if isinstance(x[0], int) else 0)]
 
 
 def _crossed(writes: Sequence[Write], loops: Sequence[Axis]) -> Axis | None:

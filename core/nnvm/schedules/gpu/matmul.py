@@ -18,11 +18,11 @@ from dataclasses import dataclass
 
 from nnvm.dim import Dim, ceildiv, numel
 from nnvm.dtype import F32, F64, DType
-from nnvm.schedules.cpu.access import affines, parts, rewrite
-from nnvm.schedules.cpu.emit import Emitter, dim_value
-from nnvm.schedules.cpu.loops import Axis
-from nnvm.schedules.cpu.row_program import RowProgram
+from nnvm.schedules.access import affines, parts, rewrite
+from nnvm.schedules.axes import Axis
+from nnvm.schedules.emit import Emitter, dim_value
 from nnvm.schedules.gpu.tiles import Body, Cut, digits, next_power, written
+from nnvm.schedules.row_program import RowProgram
 from nnvm.te.expr import INDEX, Binary, Buffer, Cast, Expr, Load, Reduce, Select, Var, binary, const, maximum, minimum
 from nnvm.te.tensor import IterVar
 from nnvm.tir.affine import Space, atom_affine

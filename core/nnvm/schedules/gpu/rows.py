@@ -15,13 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from nnvm.dim import ceildiv
-from nnvm.schedules.cpu.access import At, Held, all_affines, parts
-from nnvm.schedules.cpu.emit import Emitter, dim_value
-from nnvm.schedules.cpu.injective import Write
-from nnvm.schedules.cpu.loops import Axis, collapse
-from nnvm.schedules.cpu.row_program import Pass, Reduction, RowProgram
-from nnvm.schedules.cpu.rows import collapse_kept
+from nnvm.schedules.access import At, Held, all_affines, parts
+from nnvm.schedules.axes import Axis, Write, collapse
+from nnvm.schedules.emit import Emitter, dim_value
 from nnvm.schedules.gpu.tiles import Body, Cut, digits, next_power, warps, written
+from nnvm.schedules.row_program import Pass, Reduction, RowProgram, collapse_kept
 from nnvm.te.expr import INDEX, Buffer, Const, Expr, Load, Reduce, Select, Var, binary
 from nnvm.te.tensor import IterVar, Tensor
 from nnvm.tir.affine import Affine, Space, affine, atom_affine

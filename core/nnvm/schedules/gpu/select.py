@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from nnvm.dim import row_major
-from nnvm.schedules.cpu.access import Source
-from nnvm.schedules.cpu.attention import match_attention
-from nnvm.schedules.cpu.kernel import Strides, span
-from nnvm.schedules.cpu.row_program import RowProgram, row_program
+from nnvm.schedules.access import Source
+from nnvm.schedules.attention_match import match_attention
 from nnvm.schedules.gpu.attention import attention_body
 from nnvm.schedules.gpu.injective import elementwise_bodies
 from nnvm.schedules.gpu.matmul import matmul_body, product_of
 from nnvm.schedules.gpu.rows import rows_body
 from nnvm.schedules.gpu.split import parts_of_product, parts_of_rows, split
 from nnvm.schedules.gpu.tiles import Body, GridKernel, kernel_of
+from nnvm.schedules.kernel import Strides, span
+from nnvm.schedules.row_program import RowProgram, row_program
 from nnvm.te.expr import Buffer, Reduce
 from nnvm.te.tensor import Tensor, topological
 from nnvm.tir.affine import Space

@@ -8,12 +8,11 @@ A product with a small result and a long sum is split the same way (split-K).
 from __future__ import annotations
 
 from nnvm.dim import numel
-from nnvm.schedules.cpu.access import At, Held, Index, Source, rewrite
-from nnvm.schedules.cpu.injective import Write
-from nnvm.schedules.cpu.loops import Axis
-from nnvm.schedules.cpu.row_program import Pass, Reduction, RowProgram
+from nnvm.schedules.access import At, Held, Index, Source, rewrite
+from nnvm.schedules.axes import Axis, Write
 from nnvm.schedules.gpu.matmul import BUSY, Product, tile_shape
 from nnvm.schedules.gpu.tiles import digits
+from nnvm.schedules.row_program import Pass, Reduction, RowProgram
 from nnvm.te.expr import Binary, Buffer, Expr, Select, Var
 from nnvm.tir.affine import Affine, Space, affine, atom_affine
 from nnvm.tir.lower_reduce import neutral

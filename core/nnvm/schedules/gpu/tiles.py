@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nnvm.dim import Dim, ceildiv, symbols
-from nnvm.schedules.cpu.emit import Emitter, dim_value
-from nnvm.schedules.cpu.injective import Write
-from nnvm.schedules.cpu.loops import Axis
+from nnvm.schedules.axes import Axis, Write
+from nnvm.schedules.emit import Emitter, dim_value
 from nnvm.te.expr import INDEX, Buffer, Const, Expr, Var, binary, is_size
 from nnvm.tir.affine import Affine, Space, affine, atom_affine
 from nnvm.tir.stmt import For, If, Let, PrimFunc, Stmt, Store, seq

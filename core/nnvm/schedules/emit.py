@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from nnvm.dim import Dim
-from nnvm.schedules.cpu.access import At, Held, Index, affines, children, parts
+from nnvm.schedules.access import At, Held, Index, affines, children, parts
 from nnvm.te.expr import (
     INDEX,
     Binary,

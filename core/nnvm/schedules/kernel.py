@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from nnvm.dim import Dim, row_major, symbols
-from nnvm.schedules.cpu.access import Source
+from nnvm.schedules.access import Source
 from nnvm.te.expr import Buffer, is_size
 from nnvm.te.tensor import Tensor
 from nnvm.tir.affine import Space

@@ -11,15 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nnvm.dim import Dim, numel
-from nnvm.schedules.cpu.access import At, Held, Index, Inliner, Source, affines, parts, rewrite
-from nnvm.schedules.cpu.emit import expense
-from nnvm.schedules.cpu.injective import Write
-from nnvm.schedules.cpu.loops import Axis
+from nnvm.schedules.access import At, Held, Index, Inliner, Source, affines, all_affines, parts, rewrite
+from nnvm.schedules.axes import Axis, Write, collapse
+from nnvm.schedules.emit import expense
 from nnvm.te.expr import INDEX, Buffer, Expr, Reduce, Var
 from nnvm.te.tensor import IterVar, Tensor, topological
 from nnvm.tir.affine import Affine, Space, affine, atom_affine
 
-__all__ = ["Pass", "Reduction", "RowProgram", "row_program"]
+__all__ = ["Pass", "Reduction", "RowProgram", "collapse_kept", "row_program"]
 
 #: Expense from which a value is kept in a row buffer rather than computed again in another pass.
 KEEP_FROM = 8
@@ -335,3 +334,16 @@ def _variables(e: Expr) -> Iterator[object]:
     for x in parts(e):
         for a in affines(x):
             yield from a.atoms()
+
+
+def collapse_kept(program: RowProgram, space: Space) -> None:
+    """Fewer kept loops, where all passes allow it."""
+    roots: list[Expr] = [e for p in program.passes for e in p.roots] + [w.value for w in program.results]
+    writes = [w for p in program.passes for w in p.writes] + program.results
+    forms: list[Affine] = [*all_affines(roots), *(w.address for w in writes)]
+    kept, env = collapse(program.kept, forms, space)
+    if env:
+        memo: dict[int, Expr] = {}
+        program.passes = [p.rewrite(space, env, memo) for p in program.passes]
+        program.results = [w.rewrite(space, env, memo) for w in program.results]
+        program.kept = kept
