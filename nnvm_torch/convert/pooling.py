@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from nnvm.dim import numel
 from nnvm.dtype import I64
 from nnvm.graph import NodeEntry
 from nnvm_torch.convert.table import Context, Unsupported, Value, converts
@@ -82,8 +82,10 @@ def _adaptive_max_pool(n: int) -> Any:
 
 def _adaptive_max_with_indices(c: Context, x: NodeEntry, n: int) -> Value:
     """Windows as rows of a table of flat positions; shorter ones begin again with their first."""
-    sizes, wanted, lead = x.type.shape[-n:], c.shape[-n:], x.type.shape[:-n]
-    if not all(isinstance(d, int) for d in (*sizes, *wanted)):
+    lead = x.type.shape[:-n]
+    sizes = [d for d in x.type.shape[-n:] if isinstance(d, int)]
+    wanted = [d for d in c.shape[-n:] if isinstance(d, int)]
+    if len(sizes) < n or len(wanted) < n:
         raise Unsupported("the indices of an adaptive max pooling of symbolic size")
     flat = np.zeros((1, 1), np.int64)
     for size, count in zip(sizes, wanted):
@@ -93,7 +95,7 @@ def _adaptive_max_with_indices(c: Context, x: NodeEntry, n: int) -> Value:
         places = begin[:, None] + np.where(taps < lengths[:, None], taps, 0)
         flat = (flat[:, None, :, None] * size + places[None, :, None, :]).reshape(len(flat) * count, -1)
     windows, width = flat.shape
-    rows = c.op("take", c.reshape(x, (*lead, numel(sizes))), c.const_tensor(flat, I64), axis=len(lead), mode="clip")
+    rows = c.op("take", c.reshape(x, (*lead, math.prod(sizes))), c.const_tensor(flat, I64), axis=len(lead), mode="clip")
     values = c.op("max", rows, axis=(len(lead) + 1,), keepdims=False)
     which = c.op("argmax", rows, axis=len(lead) + 1, keepdims=False)
     place = c.op("add", which, c.const_tensor(np.arange(windows) * width, I64))
