@@ -53,3 +53,14 @@ def test_a_machine_that_tells_nothing_or_nonsense(tmp_path: Path) -> None:
 def test_wrong_texts(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Target.parse(text)
+
+
+def test_gpus() -> None:
+    assert Target.parse("cuda") == Target.parse("cuda -arch=sm_90")
+    assert str(Target.parse("cuda -arch=sm_80 -mtf32")) == "cuda -arch=sm_80 -mtf32"
+    assert Target.parse(str(Target.parse("cuda -arch=sm_80 -mtf32"))) == Target.parse("cuda -arch=sm_80 -mtf32")
+    assert Target.parse("hip -arch=gfx942").is_gpu and not Target.parse("llvm").is_gpu
+    for text, words in (("cuda -arch=gfx942", "sm_NN"), ("hip -arch=sm_90", "gfxNNN"), ("hip -mtf32", "gfxNNN"),
+                        ("cuda -mcpu=haswell", "sm_NN"), ("rocm", "must begin with")):  # fmt: skip
+        with pytest.raises(ValueError, match=words):
+            Target.parse(text)
