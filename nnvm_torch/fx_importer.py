@@ -535,14 +535,14 @@ def _look_at_bases(gm: fx.GraphModule) -> None:
     """Makes `as_strided` of a view one of the tensor whose memory it is: it may look beyond the view."""
     looks = (torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_copy.default)
     for node in gm.graph.nodes:
-        if node.target in looks and isinstance(node.args[0], fx.Node) and not node.kwargs:
+        if node.target in looks and isinstance(node.args[0], fx.Node) and len(node.args) > 2:
             base = _base(node.args[0])
             if base is not node.args[0]:
-                offset = node.args[3] if len(node.args) > 3 else None
+                offset = node.args[3] if len(node.args) > 3 else node.kwargs.get("storage_offset")
                 if offset is None:
                     offset = node.meta["val"].storage_offset()
                 if isinstance(offset, (int, fx.Node)):
-                    node.args = (base, *node.args[1:3], offset)
+                    node.args, node.kwargs = (base, *node.args[1:3], offset), {}
 
 
 def _view(node: fx.Node, base: fx.Node) -> View:

@@ -21,10 +21,11 @@ __all__: list[str] = []
 @converts("as_strided.default", "as_strided_copy.default")
 def _as_strided(c: Context, x: NodeEntry, size: Any, stride: Any, storage_offset: Any = None) -> Value:
     meta, strides = c.args[0], tuple(dim_of(s) for s in c.args[2])
-    begins_there = storage_offset is None or c.args[3] == meta.storage_offset()
+    offset = _offset(c, 3)
+    begins_there = offset is None or offset == meta.storage_offset()
     if tuple(x.type.shape) == c.shape and tuple(meta.stride()) == tuple(c.args[2]) and begins_there:
         return x
-    flat, _, begin = _memory(c, x, *c.args[1:4])
+    flat, _, begin = _memory(c, x, c.args[1], c.args[2], offset)
     if begin == 0 and numel(c.shape) == flat.type.numel and strides == row_major(c.shape):
         return c.reshape(flat, c.shape)
     if numel(c.shape) == 0:
@@ -38,7 +39,7 @@ def _as_strided(c: Context, x: NodeEntry, size: Any, stride: Any, storage_offset
 @converts("as_strided_scatter.default")
 def _as_strided_scatter(c: Context, x: NodeEntry, src: NodeEntry, size: Any, stride: Any,
                         storage_offset: Any = None) -> Value:  # fmt: skip
-    flat, axes, begin = _memory(c, x, *c.args[2:5])
+    flat, axes, begin = _memory(c, x, c.args[2], c.args[3], _offset(c, 4))
     if src.type.numel == 0:
         return x
     where = _positions(c, src.type.shape, tuple(dim_of(s) for s in c.args[3]), begin)
@@ -49,7 +50,12 @@ def _as_strided_scatter(c: Context, x: NodeEntry, src: NodeEntry, size: Any, str
     return c.transpose(moved, tuple(axes.index(i) for i in range(len(axes))))
 
 
-def _memory(c: Context, x: NodeEntry, size: Any, stride: Any, offset: Any = None) -> tuple[NodeEntry, list[int], Dim]:
+def _offset(c: Context, position: int) -> Any:
+    """Where the look begins in the storage, as torch has it; None: where the argument does."""
+    return c.args[position] if len(c.args) > position else c.kwargs.get("storage_offset")
+
+
+def _memory(c: Context, x: NodeEntry, size: Any, stride: Any, offset: Any) -> tuple[NodeEntry, list[int], Dim]:
     """The elements of `x` as they lie in memory, the axes of `x` from the outermost in memory to the innermost, and the
     position of the first element that is looked at. NeedsMemory where elements beyond those of `x` are looked at."""
     meta = c.args[0]

@@ -4,6 +4,8 @@ import pytest
 import torch
 
 import nnvm_torch
+from nnvm_torch.backend import compile_fx
+from nnvm_torch.options import Options
 
 #: (shape of the argument, order of its axes in memory, size, stride, offset)
 LOOKS = [
@@ -70,6 +72,26 @@ def test_sizes_of_the_call():
     for shape in ((5, 7), (3, 4), (9, 2)):
         x = torch.randn(shape)
         torch.testing.assert_close(run(x), fn(x))
+    assert nnvm_torch.report().native_fraction == 1.0, nnvm_torch.report()
+
+
+def test_an_offset_by_name():
+    """As fx graphs may have it: an offset from the beginning of the storage, of a view."""
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    doubled = graph.call_function(torch.ops.aten.mul.Tensor, (x, 2))
+    row = graph.call_function(torch.ops.aten.select.int, (doubled, 0, 2))
+    look = graph.call_function(torch.ops.aten.as_strided.default, (row, [2, 3], [6, 1]), {"storage_offset": 7})
+    graph.output((look,))
+    gm, data = torch.fx.GraphModule({}, graph), torch.randn(4, 6)
+    with torch._subclasses.FakeTensorMode() as mode:
+        x.meta["val"] = mode.from_tensor(data)
+        for node, fn in ((doubled, lambda: x.meta["val"] * 2), (row, lambda: doubled.meta["val"][2]),
+                         (look, lambda: row.meta["val"].as_strided((2, 3), (6, 1), 7))):  # fmt: skip
+            node.meta["val"] = fn()
+    nnvm_torch.reset()
+    (got,) = compile_fx(gm, "inference", Options.make({}), 0, frozenset())([data])
+    torch.testing.assert_close(got, (data * 2)[1:3, 1:4])
     assert nnvm_torch.report().native_fraction == 1.0, nnvm_torch.report()
 
 
