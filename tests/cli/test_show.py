@@ -104,6 +104,13 @@ def test_json_comes_back_the_same(capsys, model_json, tmp_path):
     assert "planned" in run(capsys, target, "--memory").out
 
 
+def test_memory_as_json(capsys, model_json):
+    facts = json.loads(run(capsys, model_json, "--memory", "--json").out)
+    assert facts["lower_bound"] == max(facts["timeline"]) <= facts["planned"] <= facts["unplanned"]
+    assert len(facts["steps"]) == len(facts["timeline"]) and facts["sizes"] == {}
+    assert all(life["offset"] + life["size"] <= facts["planned"] for life in facts["lives"])
+
+
 def test_memory_is_drawn(capsys, model_json):
     out = run(capsys, model_json, "--memory").out
     for word in ("planned", "without sharing", "lower bound", "most is alive at step"):

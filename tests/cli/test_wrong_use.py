@@ -58,7 +58,7 @@ CASES = [
     *(["compile", "good.json", "-o", "o.nnvm", "--params", f"{kind}.{e}"]
       for kind in ("nowhere", "empty", "junk", "folder") for e in ("npz", "params", "safetensors")),
     *(["show", "good.json", *a] for a in (["--size", "q=1"], ["--size", "q"], ["--memory", "--size", "q=1"], ["--time"],
-                                          ["--disable-pass", "Nope"], ["--json", "--memory"],
+                                          ["--disable-pass", "Nope"], ["-o", "x.html", "--memory"],
                                           ["-o", "x.html", "--json"], ["--opt-level", "7"])),
     *(["bench", *a] for a in (["nowhere.onnx"], ["good.json", "--threads", "0"], ["x", "--cores", "3-1"],
                               ["junk.onnx", "--against", "eager"], ["junk.onnx", "--input", "x"])),

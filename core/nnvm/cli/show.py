@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from nnvm.atomic_write import atomic_write
@@ -43,9 +44,8 @@ examples
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="what to show; see above")
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="NNVM's JSON instead of text")
-    form.add_argument("--memory", action="store_true", help="the memory plan and its timeline instead of the graph")
+    parser.add_argument("--json", action="store_true", help="JSON instead of text: NNVM's own, or the memory plan")
+    parser.add_argument("--memory", action="store_true", help="the memory plan and its timeline instead of the graph")
     parser.add_argument(
         "-o",
         "--output",
@@ -95,12 +95,12 @@ class _Optimised:
 
 def _text(args: argparse.Namespace) -> str:
     model = _load(args)
-    if args.json:
-        return (_optimised(args, model).graph if args.stage == "after" else model.graph).json()
     if args.memory:
         optimised = _optimised(args, model)
         report = optimised.graph.attrs["memory_plan"].report(_sizes(args, optimised.graph))
-        return f"{report}\n\n{report.draw()}"
+        return json.dumps(asdict(report), indent=2) if args.json else f"{report}\n\n{report.draw()}"
+    if args.json:
+        return (_optimised(args, model).graph if args.stage == "after" else model.graph).json()
     parts = []
     if args.stage != "after":
         parts.append(_titled("before the passes", model.graph, args.stage is None))
