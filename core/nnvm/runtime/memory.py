@@ -24,7 +24,7 @@ def address_of(array: np.ndarray[Any, Any]) -> int:
     """Address of the first element; a quarter of the time of ``array.ctypes.data`` where the array can be written."""
     if array.flags.writeable:
         try:
-            return addressof(c_char.from_buffer(array))
+            return addressof(c_char.from_buffer(array))  # type: ignore[arg-type]  # typed as a buffer from 3.12 on
         except (TypeError, ValueError, BufferError):  # no elements, strides, or a type that buffers do not know
             pass
     return int(array.ctypes.data)
