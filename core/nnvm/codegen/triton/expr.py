@@ -9,11 +9,11 @@ Index arithmetic is int32 unless a kernel is `wide`; as soon as an index becomes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from nnvm.codegen.triton.scopes import Scopes, Value, paren
 from nnvm.codegen.triton.types import constant, number, type_name
 from nnvm.dtype import BF16, BOOL, F32, F64, I64, DType
 from nnvm.te.expr import (
@@ -37,7 +37,7 @@ from nnvm.te.expr import (
 )
 from nnvm.tir.visitor import children, post_order, reduced
 
-__all__ = ["Tile", "Value", "Writer"]
+__all__ = ["Writer"]
 
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^", "eq": "==", "ne": "!=", "lt": "<",
           "le": "<=", "gt": ">", "ge": ">=", "shl": "<<", "shr": ">>"}  # fmt: skip
@@ -56,139 +56,25 @@ _LIBRARY = {
 LONG = 90
 
 
-@dataclass(frozen=True)
-class Value:
-    """Text of an expression, and the places of the tile along which it varies."""
-
-    text: str
-    dims: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True, eq=False)
-class Tile:
-    """Where tile variables lie: their places, and the size of the tile along each place."""
-
-    places: Mapping[Var, int]
-    sizes: tuple[int, ...]
-
-    @property
-    def rank(self) -> int:
-        return len(self.sizes)
-
-    def shape(self, dims: frozenset[int]) -> list[int]:
-        return [n if p in dims else 1 for p, n in enumerate(self.sizes)]
-
-    def lane(self, place: int) -> str:
-        """Positions along a place."""
-        around = ["None"] * self.rank
-        around[place] = ":"
-        index = f"[{', '.join(around)}]" if self.rank > 1 else ""
-        return f"tl.arange(0, {self.sizes[place]}){index}"
-
-
 @dataclass(eq=False)
-class Writer:
+class Writer(Scopes):
     """Writes the values of a kernel, each named one as a line of its own.
 
     Attributes:
-        tile: where the tile variables lie just now.
-        line: takes a line of source.
         positions: variables of index arithmetic (`expand.positions`).
         written: buffers that the kernel writes.
         messages: failure messages; a check stores its number + 1.
         helpers: names of combining functions that the kernel needs.
     """
 
-    tile: Tile
-    line: Callable[[str], None]
     wide: bool = False
     messages: list[str] = field(default_factory=list)
     helpers: set[str] = field(default_factory=set)
     uses: dict[Expr, int] = field(default_factory=dict)
-    names: dict[object, Value] = field(default_factory=dict)
-    taken: set[str] = field(default_factory=set)
     written: set[Buffer] = field(default_factory=set)
     positions: set[Var] = field(default_factory=set)
-    _masks: tuple[tuple[Expr, bool], ...] = ()
-    _known: list[dict[tuple[object, ...], Value]] = field(default_factory=lambda: [{}])
     _alive: list[Expr] = field(default_factory=list)
     _facts: dict[Expr, tuple[bool, bool, bool]] = field(default_factory=dict)
-
-    # --- scopes
-
-    @contextmanager
-    def scope(self) -> Iterator[None]:
-        """Names that are made inside are not known after it."""
-        self._known.append({})
-        yield
-        self._known.pop()
-
-    @contextmanager
-    def where(self, cond: Expr, holds: bool = True) -> Iterator[None]:
-        """Memory is read and written only where `cond` holds (or does not)."""
-        before, self._masks = self._masks, (*self._masks, (cond, holds))
-        yield
-        self._masks = before
-
-    @contextmanager
-    def placed(self, tile: Tile) -> Iterator[None]:
-        before, self.tile = self.tile, tile
-        yield
-        self.tile = before
-
-    def unique(self, name: str) -> str:
-        n, out = 1, name
-        while out in self.taken:
-            out, n = f"{name}_{n}", n + 1
-        self.taken.add(out)
-        return out
-
-    def named(self, value: Value, name: str) -> Value:
-        """`value` assigned to a variable."""
-        label, text = self.unique(name), value.text
-        self.line(f"{label} = {text[1:-1] if text.startswith('(') and _closes(text) else text}")
-        return Value(label, value.dims)
-
-    def once(self, value: Value, name: str) -> Value:
-        """`named`, or the variable that has the same value already."""
-        key = ("once", value.text)
-        if (found := self._find(key)) is None:
-            found = self._known[-1][key] = self.named(value, name)
-        return found
-
-    def mask(self) -> Value | None:
-        """The conditions around, as one; None where there are none."""
-        if not self._masks:
-            return None
-        key = ("mask", *((id(c), h) for c, h in self._masks), id(self.tile))
-        if (found := self._find(key)) is not None:
-            return found
-        values = []
-        for cond, holds in self._masks:
-            v = self._condition(cond)
-            values.append(v if holds else Value(f"~{_paren(v.text)}", v.dims))
-        if len(values) == 1 and self._masks[0][1]:
-            return values[0]
-        text = " & ".join(_paren(v.text) for v in values)
-        made = self.named(Value(text, frozenset().union(*(v.dims for v in values))), "mask")
-        self._known[-1][key] = made
-        return made
-
-    def _condition(self, cond: Expr) -> Value:
-        with self._outside():
-            return self.value(cond)
-
-    @contextmanager
-    def _outside(self) -> Iterator[None]:
-        before, self._masks = self._masks, ()
-        yield
-        self._masks = before
-
-    def _find(self, key: tuple[object, ...]) -> Value | None:
-        for known in reversed(self._known):
-            if key in known:
-                return known[key]
-        return None
 
     # --- values
 
@@ -296,7 +182,7 @@ class Writer:
     def unary(self, e: Unary) -> Value:
         a = self._widened(e.a)
         t = e.a.dtype.compute
-        x = _paren(a.text)
+        x = paren(a.text)
         if e.op == "neg":
             text = f"(-{x})"
         elif e.op == "not":
@@ -361,7 +247,7 @@ class Writer:
 
     def cast(self, e: Cast) -> Value:
         a, t, of = self.value(e.a), e.dtype, e.a.dtype
-        x = a.text if isinstance(e.a, Const) and not a.dims else _paren(a.text)
+        x = a.text if isinstance(e.a, Const) and not a.dims else paren(a.text)
         if t.is_bool:
             return Value(f"({x} != 0)", a.dims)
         if isinstance(e.a, Const) and of in (F32, BOOL):
@@ -374,7 +260,7 @@ class Writer:
 
     def bitcast(self, e: Bitcast) -> Value:
         a = self.value(e.a)
-        return Value(f"{_paren(a.text)}.to({type_name(e.dtype)}, bitcast=True)", a.dims)
+        return Value(f"{paren(a.text)}.to({type_name(e.dtype)}, bitcast=True)", a.dims)
 
     def select(self, e: Select) -> Value:
         if (loaded := self._masked_load(e)) is not None:
@@ -447,7 +333,7 @@ class Writer:
         code = self.messages.index(message) + 1
         mask = self.mask()
         dims = cond.dims | (mask.dims if mask is not None else frozenset())
-        wrong = f"~{_paren(cond.text)}" + (f" & {mask.text}" if mask is not None else "")
+        wrong = f"~{paren(cond.text)}" + (f" & {mask.text}" if mask is not None else "")
         self.line(f"tl.store(failure + tl.zeros({self.tile.shape(dims)}, tl.int32), {code}, mask={wrong})")
 
     def reduce(self, e: Reduce) -> Value:
@@ -490,21 +376,6 @@ def _simplified(op: str, a: Value, b: Value) -> Value | None:
     if op in ("floordiv", "floormod") and a.text == "0":
         return a
     return None
-
-
-def _paren(text: str) -> str:
-    """`text` as an operand of whatever follows."""
-    return text if text.replace("_", "").isalnum() or (text.startswith("(") and _closes(text)) else f"({text})"
-
-
-def _closes(text: str) -> bool:
-    """Is the first parenthesis the one that the last closes?"""
-    depth = 0
-    for i, c in enumerate(text):
-        depth += (c == "(") - (c == ")")
-        if depth == 0:
-            return i == len(text) - 1
-    return False
 
 
 def _minmax(op: str, nan: bool) -> Callable[[Writer, Binary, str, str, bool], str]:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import TypeGuard
 
 from nnvm.codegen.triton.expand import expand, positions
-from nnvm.codegen.triton.expr import Tile, Value, Writer
+from nnvm.codegen.triton.expr import Writer
+from nnvm.codegen.triton.scopes import Tile, Value
 from nnvm.codegen.triton.types import number, pointer_type, type_name
 from nnvm.dtype import DType
 from nnvm.te.expr import Binary, Cast, Const, Expr, Load, Reduce, Var
@@ -72,7 +73,7 @@ class _Source:
         written = {s.buffer for s in stmts(func.body) if isinstance(s, Store)}
         self.extents = _extents(func.body)
         self.tiles: dict[tuple[int, ...], Tile] = {}
-        self.writer = Writer(self._tile(()), self._line, wide, uses=_uses(func.body), taken=taken,
+        self.writer = Writer(self._tile(()), self._line, wide=wide, uses=_uses(func.body), taken=taken,
                              written=written, positions=positions(func.body))  # fmt: skip
 
     def _tile(self, variables: Sequence[Var]) -> Tile:
