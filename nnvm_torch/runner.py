@@ -44,6 +44,7 @@ class Runner:
             for i, r in enumerate(imported.results)
         )
         self.keep = len(imported.results)
+        self.run = self._run if imported.device.type == "cpu" else self._run_on_gpu
         self.args: list[int] = []  # positions of the arguments that the executor takes at each call
         self.param_args: list[int] = []
         self.fixes: list[tuple[int, tuple[Dim, ...] | None]] = []
@@ -81,7 +82,7 @@ class Runner:
         env = {name: int(args[position]) for name, position in self.sizes}
         outputs: Sequence[Any] = ()
         if self.compiled is not None:
-            outputs = self._run(args, env)
+            outputs = self.run(args, env)
         if self.direct:
             args.clear()
             return outputs if len(outputs) == self.keep else outputs[: self.keep]
@@ -107,6 +108,12 @@ class Runner:
             if name not in env:
                 env[name] = args[position].shape[axis]
         return executor.run(inputs, env)
+
+
+    def _run_on_gpu(self, args: Sequence[Any], env: dict[str, int]) -> Sequence[Any]:
+        """Launches go to the current stream of the graph's own device, whichever is current."""
+        with torch.cuda.device(self.imported.device):
+            return self._run(args, env)
 
 
 def _constants(plan: Plan, device: torch.device) -> list[torch.Tensor]:
