@@ -196,6 +196,17 @@ def test_dense_weights_are_packed(units, layout):
     assert work(main) == ["dense"], "packing is prepared"
 
 
+@pytest.mark.parametrize("k", [1, 3])
+def test_a_weight_that_changes_is_packed_where_strides_forbid_the_plain_layout(k):
+    """As in training: the pixels of the output are no neighbours in the input."""
+    x, w = var("x", 2, 32, 12, 12), var("w", 64, 32, k, k)
+    main = alter(graph(op("conv2d", x, w, strides=(2, 2), padding=((k // 2,) * 2,) * 2)))
+    ((_, kernel, _),) = layouts(main)
+    assert kernel.endswith("8o") and "layout_transform" in work(main)
+    plain = alter(graph(op("conv2d", x, w, padding=((k // 2,) * 2,) * 2)))
+    assert work(plain) == ["conv2d"]
+
+
 def test_nothing_to_do():
     g = graph(op("relu", var("x", 1, 8, 4, 4))).with_attrs(typed=True)
     assert apply_passes(g, ["AlterOpLayout"], PassContext()) is g

@@ -47,12 +47,15 @@ class _Convolution:
         return [Way((a, *rest), b) for a, b in pairs]
 
     def _applies(self, node: Node, fixed: Fixed) -> bool:
+        """A weight that is new at each call is packed then, where the plain layout is much slower: with strides no
+        axis of the output is contiguous in the input."""
         plain = all(node.attrs[k] == node.op.params[k].default
                     for k in ("data_layout", "kernel_layout", "out_layout", "channels"))  # fmt: skip
         weight = node.inputs[1]
         return (
             plain and len(node.inputs[0].type.shape) in SPATIAL and all(isinstance(d, int) for d in weight.type.shape)
-            and fixed(weight.node) and node.outputs[0].type.dtype.is_float
+            and (fixed(weight.node) or (not self.transposed and any(s > 1 for s in node.attrs["strides"])))
+            and node.outputs[0].type.dtype.is_float
         )  # fmt: skip
 
     def make(self, node: Node, values: Values, way: Way, blocker: Blocker) -> Values:
