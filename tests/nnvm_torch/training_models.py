@@ -118,8 +118,9 @@ def measure(name, model, batch, rounds):
             seconds[k].append(time.perf_counter() - begin)
     eager, ours = (sorted(s[2:])[rounds // 2] for s in seconds.values())
     report = nnvm_torch.report()
-    print(f"{name}: eager {1e3 * eager:.1f} ms, nnvm {1e3 * ours:.1f} ms, {eager / ours:.2f} x, "
-          f"{report.native_fraction:.1%} native, ATen: {sorted({f.op for f in report.fallbacks})}", flush=True)  # fmt: skip
+    aten = sorted({f.op for f in report.fallbacks})
+    times = f"eager {1e3 * eager:.1f} ms, nnvm {1e3 * ours:.1f} ms, {eager / ours:.2f} x"
+    print(f"{name}: {times}, {report.native_fraction:.1%} native, ATen: {aten}", flush=True)
 
 
 if __name__ == "__main__":
