@@ -65,6 +65,31 @@ def test_an_op_with_its_own_loop_nest_reads_all_inputs_from_memory():
         np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.parametrize("name", ["gather", "scatter"])
+def test_an_index_larger_than_its_data_is_seen_at_the_call(name):
+    """Sizes that are known at the call only: elements beyond the data are neither read nor written."""
+    x = variable("x", TensorType((4, symbol("n"))))
+    index = variable("i", TensorType((4, 5), I64))
+    src = variable("s", TensorType((4, symbol("k"))))
+    inputs = [x, index] if name == "gather" else [x, index, src]
+    _, run = executor_of(Graph((op(name, *inputs, axis=0),), tuple(v.node for v in inputs)))
+    where = np.random.default_rng(1).integers(0, 4, (4, 5))
+    for n, k in ((5, 5), (7, 9), (3, 5), (6, 4)):
+        values, written = data(4, n, seed=2), data(4, k, seed=3)
+        arrays = [values, where] if name == "gather" else [values, where, written]
+        if n < 5 or (name == "scatter" and k < 5):
+            with pytest.raises(KernelError, match="an index tensor is larger than its data along dimension 1"):
+                run.run(arrays)
+            continue
+        (got,) = run.run(arrays)
+        if name == "gather":
+            np.testing.assert_array_equal(got, np.take_along_axis(values[:, :5], where, 0))
+            continue
+        for i, j in np.ndindex(4, 5):
+            values[where[i, j], j] = written[i, j]
+        np.testing.assert_array_equal(got, values)
+
+
 def test_host_nodes_stand_between_native_segments():
     x = variable("x", TensorType((3, 5)))
     a = op("test.host_scale", op("relu", x))

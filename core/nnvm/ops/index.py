@@ -19,7 +19,8 @@ from nnvm.ops.shape_rules import broadcast_shapes, check_kind, resolve_axis, sho
 from nnvm.te.expr import Expr
 from nnvm.te.tensor import Tensor
 
-__all__ = ["IN_SELF", "bounded", "index_shape", "indexed_shape", "out_of_bounds", "split_result", "wrapped_arrays"]
+__all__ = ["IN_SELF", "bounded", "index_shape", "indexed_shape", "out_of_bounds", "split_result", "within",
+           "wrapped_arrays"]  # fmt: skip
 
 Attrs = Mapping[str, Any]
 Array = np.ndarray[Any, Any]
@@ -62,6 +63,17 @@ def _read_checked(data: Tensor, at: Sequence[Expr], checks: Sequence[tuple[int, 
     for axis, inside, message in checks:
         indices[axis] = te.check(indices[axis], inside, message)
     return data[tuple(indices)]
+
+
+def within(index: Sequence[Expr], sizes: Shape, bounds: Shape, but: int = -1) -> list[tuple[int, Expr, str]]:
+    """Checks that positions below `sizes` are below `bounds`, for the axes other than `but` where only the call can
+    tell: (axis, condition, message)."""
+    checks = []
+    for d, (i, n, m) in enumerate(zip(index, sizes, bounds)):
+        room = m - n
+        if d != but and not (isinstance(room, int) and room >= 0):
+            checks.append((d, i < te.const(m), f"an index tensor is larger than its data along dimension {d} ({m})"))
+    return checks
 
 
 def _check_bounds_array(index: Array, size: int, mode: str, message: str) -> Array:
@@ -130,7 +142,8 @@ def _gather_compute(attrs: Attrs, inputs: list[Tensor], outputs: Types) -> list[
 
     def element(*i: Expr) -> Expr:
         where, inside = bounded(index[i], data.shape[axis], "raise", message)
-        return _read_checked(data, (*i[:axis], where, *i[axis + 1 :]), [(axis, inside, message)])
+        checks = [(axis, inside, message), *within(i, index.shape, data.shape, axis)]
+        return _read_checked(data, (*i[:axis], where, *i[axis + 1 :]), checks)
 
     return [over(outputs[0].shape, "gather", element)]
 

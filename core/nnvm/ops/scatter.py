@@ -14,7 +14,7 @@ from nnvm.dtype import I64, DType
 from nnvm.graph.op import Param, register
 from nnvm.graph.op_attrs import OpPattern
 from nnvm.graph.types import TensorType
-from nnvm.ops.index import bounded, index_shape, indexed_shape, out_of_bounds, split_result, wrapped_arrays
+from nnvm.ops.index import bounded, index_shape, indexed_shape, out_of_bounds, split_result, within, wrapped_arrays
 from nnvm.ops.nests import argument_buffers, assert_index, function, nest, store
 from nnvm.ops.params import boolean, choice, integer, integers
 from nnvm.ops.shape_rules import broadcast_shapes, check_kind, resolve_axis, same_dtype, show
@@ -75,7 +75,10 @@ def _scatter_tir(attrs: Attrs, inputs: Types, outputs: Types, name: str) -> Prim
         def body(i: tuple[Expr, ...]) -> Stmt:
             where, inside = bounded(te.load(index, i), size, "raise", message)
             at = (*i[:axis], where, *i[axis + 1 :]) if rank else ()
-            return assert_index(inside, message, write(at, te.load(src, i)))
+            then = assert_index(inside, message, write(at, te.load(src, i)))
+            for _, fits, larger in (*within(i, index.shape, data.shape, axis), *within(i, index.shape, src.shape)):
+                then = assert_index(fits, larger, then)
+            return then
 
         return nest(index.shape, body, "j", parallel=rows)
 
