@@ -104,7 +104,9 @@ def _first_wrong_call(gm: fx.GraphModule, options: Options, args: Sequence[Any])
         want = recorded.results[node]
         for g, i in zip(got, leaves):
             w = want if i is None else want[i]
-            tolerance = {} if w.dtype != torch.float32 else {"rtol": 1e-3, "atol": 1e-3 * float(w.abs().max() or 1)}
+            tolerance: dict[str, Any] = {}
+            if w.dtype == torch.float32:
+                tolerance = {"rtol": 1e-3, "atol": 1e-3 * float(w.abs().max() or 1)}
             try:
                 torch.testing.assert_close(g, w, equal_nan=True, check_stride=False, **tolerance)
             except AssertionError as e:
@@ -150,9 +152,10 @@ def _alone(gm: fx.GraphModule, node: fx.Node) -> tuple[fx.GraphModule, list[fx.N
     leaves: list[int | None] = [None]
     results = [call]
     if not isinstance(val, torch.Tensor):
-        leaves = [i for i, v in enumerate(val) if isinstance(v, torch.Tensor)] if isinstance(val, (tuple, list)) else []
+        parts: dict[int | None, Any] = dict(enumerate(val)) if isinstance(val, (tuple, list)) else {}
+        leaves = [i for i, v in parts.items() if isinstance(v, torch.Tensor)]
         results = [graph.call_function(operator.getitem, (call, i)) for i in leaves]
         for r, i in zip(results, leaves):
-            r.meta["val"] = val[i]
+            r.meta["val"] = parts[i]
     graph.output(tuple(results))
     return fx.GraphModule(gm, graph), list(made), leaves

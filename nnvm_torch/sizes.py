@@ -118,6 +118,7 @@ def _without_heuristics(traced: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(traced)
     def conv(fake_mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
+        x: Any
         x, weight = (args[0], args[1]) if len(args) > 1 else (kwargs.get("input"), kwargs.get("weight"))
         fits = isinstance(x, torch.Tensor) and isinstance(weight, torch.Tensor) and x.dtype == weight.dtype
         if not fits or not _needs_no_heuristics(x, weight):

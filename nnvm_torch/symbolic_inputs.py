@@ -18,7 +18,8 @@ __all__ = ["SymbolicInputs", "exported_shapes"]
 def exported_shapes(module: nn.Module, args: Any, kwargs: Any, sizes: Placed) -> Any:
     """`sizes` as the argument ``dynamic_shapes`` of `torch.export.export`."""
     dims: dict[Bucket, Any] = {}
-    shapes = torch.export.ShapesCollection()
+    collection: Any = torch.export.ShapesCollection
+    shapes = collection()
     tensors = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
     for i, axes in sizes.items():
         shapes[tensors[i]] = {

@@ -69,8 +69,8 @@ def _layout(e: NodeEntry, strides: Strides, env: Mapping[str, int]) -> tuple[Any
     """(dtype, shape, strides in bytes)."""
     dtype = np.dtype(e.type.dtype.numpy)
     shape = tuple(evaluate(d, env) for d in e.type.shape)
-    steps = row_major(shape) if strides is None else tuple(evaluate(d, env) for d in strides)
-    return dtype, shape, tuple(int(s) * dtype.itemsize for s in steps)  # type: ignore[call-overload]
+    steps = tuple(evaluate(d, env) for d in (row_major(shape) if strides is None else strides))
+    return dtype, shape, tuple(s * dtype.itemsize for s in steps)
 
 
 def _at(address: int, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
