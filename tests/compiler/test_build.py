@@ -90,6 +90,23 @@ def test_an_index_larger_than_its_data_is_seen_at_the_call(name):
         np.testing.assert_array_equal(got, values)
 
 
+@pytest.mark.parametrize("name, attrs, message", [
+    ("pad", {"pad_width": ((3, 0),), "mode": "reflect"}, "a border of 3 and 0 by reflect around n elements"),
+    ("pad", {"pad_width": ((0, 3),), "mode": "wrap"}, "a border of 0 and 3 by wrap"),
+    ("topk", {"k": 3}, "selected index k out of range: k=3 of n"), ("topk", {"k": 70}, "k=70 of n"),
+])  # fmt: skip
+def test_what_a_size_must_be_is_seen_at_the_call(name, attrs, message):
+    x = variable("x", TensorType((symbol("n"),)))
+    node = apply(name, [x], attrs)
+    _, run = executor_of(Graph((node[0],), (x.node,)))
+    with pytest.raises(KernelError, match=message):
+        run.run([data(2)])
+    values = data(90)
+    (got,) = run.run([values])
+    want = np.sort(values)[::-1][: attrs["k"]] if name == "topk" else np.pad(values, attrs["pad_width"], attrs["mode"])
+    np.testing.assert_array_equal(got, want)
+
+
 def test_host_nodes_stand_between_native_segments():
     x = variable("x", TensorType((3, 5)))
     a = op("test.host_scale", op("relu", x))

@@ -83,6 +83,13 @@ def _pad_compute(attrs: Attrs, inputs: list[Tensor], outputs: Types) -> list[Ten
         return [out] if out is not x else inject("pad", x.shape, x, lambda i: i)
 
     def source(e: Expr, low: Dim, high: Dim, d: Dim) -> Expr:
+        j = mirrored(e, low, high, d)
+        if isinstance(d, int):
+            return j
+        # only the call tells whether the border is wider than the data allow
+        return te.check(j, (j >= 0) & (j < te.const(d)), f"a border of {low} and {high} by {mode} around {d} elements")
+
+    def mirrored(e: Expr, low: Dim, high: Dim, d: Dim) -> Expr:
         j, last = e - te.const(low), te.const(d - 1)
         if mode == "edge":
             return te.minimum(te.maximum(j, 0), last)

@@ -16,7 +16,7 @@ from nnvm.dtype import F64, I64, U8, DType
 from nnvm.graph.op import Param, register
 from nnvm.graph.op_attrs import OpPattern
 from nnvm.graph.types import TensorType
-from nnvm.ops.nests import argument_buffers, function, loop, store
+from nnvm.ops.nests import argument_buffers, assert_index, function, loop, store
 from nnvm.ops.params import boolean, element_type, integer, optional
 from nnvm.ops.shape_rules import resolve_axis, show
 from nnvm.te.expr import Buffer, Expr
@@ -207,7 +207,11 @@ def _sort_tir(attrs: Attrs, inputs: Types, outputs: Types, name: str) -> PrimFun
             n, lambda k: sort_key(te.load(x, _line(x.shape, axis, row, k))), key_type, descending, write
         )
 
-    return function(name, [x], outs, [loop("row", _lines(x.shape, axis), line, "parallel")])
+    body = loop("row", _lines(x.shape, axis), line, "parallel")
+    room = n - count
+    if not (isinstance(room, int) and room >= 0):  # only the call can tell
+        body = assert_index(te.const(count) <= te.const(n), f"selected index k out of range: k={count} of {n}", body)
+    return function(name, [x], outs, [body])
 
 
 #: Up to this many best elements are kept sorted by insertion; more are had by sorting everything.

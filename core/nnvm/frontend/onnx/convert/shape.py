@@ -103,6 +103,8 @@ def split(c: Context) -> list[NodeEntry | None]:
         count = c.attrs.get("num_outputs", len(c.outputs))
         each = -(-total // count)
         sizes = (each,) * (count - 1) + (total - each * (count - 1),)
+    if sum(sizes) != total:  # type: ignore[comparison-overlap]
+        raise Unsupported(f"pieces of {', '.join(map(str, sizes))} of an axis of {total}")
     parts: list[NodeEntry | None] = []
     begin: Dim = 0
     for n in sizes:
