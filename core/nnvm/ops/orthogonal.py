@@ -141,6 +141,6 @@ def _reference(attrs: Attrs, x: Array, degree: Array) -> tuple[Array]:
 register(
     "orthogonal_polynomial", inputs=["data", "degree"], doc="Polynomial of a family, of a degree for each element.",
     infer_type=_infer, pattern=OpPattern.OPAQUE, build_tir=_build, reference=_reference,
-    params={"family": Param("which polynomials", choice(*_FAMILIES)),
+    params={"family": Param("which polynomials", choice(*_FAMILIES), "chebyshev_t"),
             "shifted": Param("of 2 x - 1 in place of x", boolean, False)},
 )  # fmt: skip

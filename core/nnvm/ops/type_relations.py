@@ -127,6 +127,8 @@ attach("exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan as
 attach("isnan isinf isfinite signbit logical_not", _predicate)
 attach("cast bitcast", _cast)
 attach("softmax log_softmax l2_normalize lrn flip roll tril triu", _unary)
+attach("i0 i0e i1 i1e k0 k0e k1 k1e bessel_j0 bessel_j1 bessel_y0 bessel_y1 spherical_bessel_j0 erfcx log_ndtr ndtri "
+       "erfinv logcumsumexp", _unary)  # fmt: skip
 attach("cumsum cumprod argsort", _same_shape)
 attach(
     "add subtract multiply divide floor_divide remainder trunc_divide fmod power maximum minimum fmax fmin atan2 "
@@ -395,5 +397,22 @@ attach("scatter", _scatter, symbolic=False, weak=_indices_are_whole)
 attach("index", _one_dtype, symbolic=False)
 attach("index_put", _index_put, symbolic=False)
 attach("one_hot", _one_hot)
-attach("sort", _sorted)
+attach("sort cummax cummin", _sorted)
 attach("topk", _topk)
+
+
+def _polynomial(r: Relation) -> None:
+    r.same_shape(*r.inputs, *r.outputs)
+    r.same_dtype(r.inputs[0], *r.outputs)
+    r.has_dtype(r.inputs[1], I64)
+
+
+def _searched(r: Relation) -> None:
+    r.same_dtype(*r.inputs)
+    r.same_shape(r.inputs[1], *r.outputs)
+    r.has_dtype(r.outputs[0], I64)
+
+
+attach("nextafter", _binary)
+attach("orthogonal_polynomial", _polynomial)
+attach("searchsorted", _searched)
