@@ -222,8 +222,8 @@ class _Importer:
             self._refuse(node.op_type, name, str(e), domain, e.inputs)
             self.broken.update(outputs)
         except (Unsupported, TypeInferenceError) as e:
-            why = misfit(node, domain, opset) if e.__cause__ is not None else None
-            self._refuse(node.op_type, name, why or str(e), domain)
+            misfits = misfit(node, domain, opset) if e.__cause__ is not None else None
+            self._refuse(node.op_type, name, misfits or str(e), domain)
             self.broken.update(outputs)
         else:
             self.env.update((o, r) for o, r in zip(node.output, results) if o)
