@@ -200,6 +200,8 @@ def _sort_stable(c: Context, x: NodeEntry, *, stable: bool | None = None, dim: i
                  descending: bool = False) -> Value:  # fmt: skip
     if x.type.rank == 0:
         return x, c.full((), 0, I64)
+    if not stable:
+        check_ties(c, x.type.dtype)
     axis = normal_axis(dim, x.type.rank)
     return c.op_outputs("sort", x, axis=axis, descending=descending, stable=True)
 

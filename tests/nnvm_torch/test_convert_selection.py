@@ -55,6 +55,10 @@ def test_places_among_many_equal_elements_are_eagers():
     for got, want in zip(fn(x), (*x.topk(7), *x.kthvalue(9, 0), *x.median(1))):
         assert torch.equal(got, want)
     assert {f.op for f in nnvm_torch.report().fallbacks} == nothing_native
+    half = R(8000).bfloat16()
+    for got, want in zip(torch.compile(torch.sort, backend="nnvm")(half), half.sort()):
+        assert torch.equal(got, want)
+    check(lambda x: x.sort(stable=True), half)
     check(lambda x: (x.topk(7)[0], x.median(1)[0], x.kthvalue(9, 0)[0]), x)
 
 
