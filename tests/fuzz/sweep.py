@@ -108,6 +108,8 @@ class Sweep:
         while left and time.monotonic() < end:
             done = self._some(left[:PER_CHILD])
             del left[:done]
+            if self.checked % (5 * PER_CHILD) == 0:
+                self.say(f"{self.checked} models so far")
 
     def _some(self, seeds: list[int]) -> int:
         """Checks seeds in one child; gives how many were dealt with, at least one."""
