@@ -146,6 +146,8 @@ def test_create(check: Any) -> None:
             check("arange", [], torch.arange(2, 9, 3).to(t), start=2, step=3, length=3, dtype=name)
     check("arange", [], torch.arange(0.1, 1.0, 0.1), start=0.1, step=0.1, length=9, dtype="float32")
     check("arange", [], torch.arange(5, 0, -2), start=5, step=-2, length=3, dtype="int64")
+    check("full", [], torch.tensor(255, dtype=torch.uint8).expand(3), shape=(3,), dtype="uint8", value=-1)
+    check("full", [], torch.tensor(-128, dtype=torch.int8).expand(3), shape=(3,), dtype="int8", value=128)
     check("full", [], torch.tensor(float("-inf")), shape=(), value=float("-inf"))
 
 

@@ -14,7 +14,7 @@ from nnvm.graph.op_attrs import OpPattern
 from nnvm.graph.types import TensorType
 from nnvm.ops.bodies import over
 from nnvm.ops.params import dim, dims, element_type, scalar
-from nnvm.te.expr import Expr
+from nnvm.te.expr import Const, Expr
 from nnvm.te.tensor import Tensor
 
 __all__: list[str] = []
@@ -27,12 +27,19 @@ def _full_compute(attrs: Attrs, inputs: list[Tensor], outputs: Types) -> list[Te
     return [over(outputs[0].shape, "full", lambda *i: te.const(attrs["value"], outputs[0].dtype))]
 
 
+def _full_array(attrs: Attrs) -> tuple[Any]:
+    t = attrs["dtype"].compute
+    value = te.const(attrs["value"], t)
+    assert isinstance(value, Const)
+    return (np.full(attrs["shape"], value.value, t.numpy),)
+
+
 register(
     "full", params={"shape": Param("the shape", dims), "dtype": Param("element type", element_type, F32),
                     "value": Param("every element", scalar, 0)},
-    doc="A tensor of one value.", infer_type=lambda attrs, inputs: (TensorType(attrs["shape"], attrs["dtype"]),),
+    doc="A tensor of one value, which wraps as an integer of the type.", infer_type=lambda attrs, inputs: (TensorType(attrs["shape"], attrs["dtype"]),),
     pattern=OpPattern.ELEMWISE, is_constant=True, compute=_full_compute,
-    reference=lambda attrs: (np.full(attrs["shape"], attrs["value"], attrs["dtype"].compute.numpy),),
+    reference=_full_array,
 )  # fmt: skip
 
 
