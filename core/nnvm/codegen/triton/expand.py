@@ -119,7 +119,9 @@ def _power(a: Expr, b: Expr) -> Expr:
     odd = Binary("ne", Binary("and", b, one), zero)
     sign = Select(odd, const(-1, t), one)
     inverse = Select(Binary("eq", a, one), one, Select(Binary("eq", a, const(-1, t)), sign, zero))
-    return Select(Binary("lt", b, zero), inverse, out)
+    # `a` is in the condition so that it is read once, ahead of the many branches that need it
+    negative = Binary("and", Binary("lt", b, zero), Binary("eq", a, a))
+    return Select(negative, inverse, out)
 
 
 # -- floats

@@ -73,6 +73,7 @@ class Writer(Scopes):
     uses: dict[Expr, int] = field(default_factory=dict)
     written: set[Buffer] = field(default_factory=set)
     positions: set[Var] = field(default_factory=set)
+    _leaves: dict[Expr, list[Expr]] = field(default_factory=dict)
     _alive: list[Expr] = field(default_factory=list)
     _facts: dict[Expr, tuple[bool, bool, bool]] = field(default_factory=dict)
 
@@ -113,8 +114,7 @@ class Writer(Scopes):
             x.dtype == INDEX and (leaf or (isinstance(x, Binary) and x.op in _INDEX_OPS)) and all(f[0] for f in inner)
         )
         reads = (isinstance(x, Load) and x.buffer.scope == "global") or isinstance(x, (Check, Reduce))
-        divides = isinstance(x, Binary) and x.op in ("floordiv", "floormod", "truncdiv", "truncmod")
-        reads = reads or (divides and not pure) or any(f[1] for f in inner)
+        reads = reads or any(f[1] for f in inner)
         changing = (isinstance(x, Load) and (x.buffer.scope != "global" or x.buffer in self.written)) or any(
             f[2] for f in inner
         )
@@ -127,6 +127,11 @@ class Writer(Scopes):
         if isinstance(e, Const):
             return Value(number(e.value) if e.dtype == INDEX else constant(e.value, e.dtype, self.tile.rank))
         pure, reads, changing = self.facts(e)
+        if reads and self._masks and not changing and (n := self._enough(e)) < len(self._masks):
+            before, self._masks = self._masks, self._masks[:n]
+            out = self.raw(e, name)
+            self._masks = before
+            return out
         masks = tuple((id(c), h) for c, h in self._masks) if reads else ()
         key = (id(e), id(self.tile), masks)
         if not changing:
@@ -144,6 +149,24 @@ class Writer(Scopes):
         if not changing:
             self._known[-1][key] = out
         return out
+
+    def _enough(self, e: Expr) -> int:
+        """How many of the conditions around, outermost first, `e` must be masked by: those under which all that it
+        reads is known already. Without this a value that many branches share would be written once for each."""
+        masks = tuple((id(c), h) for c, h in self._masks)
+        needed = 0
+        for x in self._reads_of(e):
+            key = (id(x), id(self.tile))
+            known = (n for n in range(len(masks) + 1) if self._find((*key, masks[:n])) is not None)
+            needed = max(needed, next(known, len(masks)))
+        return needed
+
+    def _reads_of(self, e: Expr) -> list[Expr]:
+        found = self._leaves.get(e)
+        if found is None:
+            found = [x for x in post_order(e) if self.facts(x)[1] and isinstance(x, (Load, Check, Reduce))]
+            self._leaves[e] = found
+        return found
 
     def _variable(self, e: Var) -> Value:
         if e in self.names:
