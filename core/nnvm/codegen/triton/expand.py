@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nnvm.dtype import DType
-from nnvm.te.expr import INDEX, Binary, Cast, Const, Expr, Reduce, Select, Unary, Var, const, is_size
+from nnvm.te.expr import INDEX, Binary, Cast, Check, Const, Expr, Reduce, Select, Unary, Var, const, is_size
 from nnvm.tir.stmt import For, Let, PrimFunc, Stmt
 from nnvm.tir.visitor import StmtMutator, post_order, reduced, roots, stmts
 
@@ -70,8 +70,8 @@ class _Expand(StmtMutator):
                 return self.generic(e)
             out = rule(_wide(a, t), _wide(b, t), t)
             return out if t == e.dtype else Cast(out, e.dtype)
-        if e.op in ("floordiv", "floormod") and t.is_signed and not self._counts(e):
-            return _floored(e.op, a, b)
+        if e.op in ("floordiv", "floormod", "truncdiv", "truncmod") and not self._counts(e):
+            return _divided(e.op, a, b)
         if e.op in ("shl", "shr"):
             return _shifted(e.op, a, b)
         return _power(a, b) if e.op == "pow" else self.generic(e)
@@ -85,14 +85,33 @@ def _wide(x: Expr, t: DType) -> Expr:
     return x if x.dtype == t else Cast(x, t)
 
 
-def _floored(op: str, a: Expr, b: Expr) -> Expr:
-    quotient = Binary("truncdiv", a, b)
-    rest = Binary("sub", a, Binary("mul", quotient, b))
-    zero = const(0, a.dtype)
+def _divided(op: str, a: Expr, b: Expr) -> Expr:
+    """Integer division, rounded down or towards zero, or its remainder: by 0 it fails the kernel, by -1 it wraps."""
+    t = a.dtype
+    zero, one = const(0, t), const(1, t)
+    if not (isinstance(b, Const) and b.value):
+        b = Check(b, Binary("ne", b, zero), "ZeroDivisionError")
+    quotient, rest = _truncated(a, b) if t.is_signed else _plain(a, Select(Binary("eq", b, zero), one, b))
+    if op in ("truncdiv", "truncmod") or not t.is_signed:
+        return quotient if op.endswith("div") else rest
     wrong = Binary("and", Binary("ne", rest, zero), Binary("xor", Binary("lt", rest, zero), Binary("lt", b, zero)))
     if op == "floormod":
         return Select(wrong, Binary("add", rest, b), rest)
-    return Binary("sub", quotient, Cast(wrong, a.dtype))
+    return Binary("sub", quotient, Cast(wrong, t))
+
+
+def _truncated(a: Expr, b: Expr) -> tuple[Expr, Expr]:
+    """Quotient and remainder of signed numbers; the least one has no quotient by -1."""
+    zero, one, minus = (const(n, a.dtype) for n in (0, 1, -1))
+    is_minus = Binary("eq", b, minus)
+    divisor = Select(Binary("or", is_minus, Binary("eq", b, zero)), one, b)
+    quotient, rest = _plain(a, divisor)
+    return Select(is_minus, Binary("sub", zero, a), quotient), Select(is_minus, zero, rest)
+
+
+def _plain(a: Expr, divisor: Expr) -> tuple[Expr, Expr]:
+    quotient = Binary("truncdiv", a, divisor)
+    return quotient, Binary("sub", a, Binary("mul", quotient, divisor))
 
 
 def _shifted(op: str, a: Expr, b: Expr) -> Expr:

@@ -272,7 +272,7 @@ class Writer(Scopes):
         a, t, of = self.value(e.a), e.dtype, e.a.dtype
         x = a.text if isinstance(e.a, Const) and not a.dims else paren(a.text)
         if t.is_bool:
-            return Value(f"({x} != 0)", a.dims)
+            return Value(f"({paren(self._widened(e.a).text)} != 0)", a.dims)
         if isinstance(e.a, Const) and of in (F32, BOOL):
             x = f"tl.full({[1] * self.tile.rank}, {a.text}, {type_name(of)})"
         if of == F64 and t == BF16:
