@@ -157,7 +157,7 @@ def test_wrong_builds_are_explained() -> None:
         ValueError, match=r"the parameter fc_bias is float32\[5\], got float64\[5\].*astype\('float32'\)"
     ):
         nnvm.compiler.build(net(), shape={"data": DATA.shape}, dtype={"fc_bias": "float32"}, params=double)
-    with pytest.raises(ValueError, match="must begin with 'llvm'"):
+    with pytest.raises(ValueError, match="must begin with one of llvm"):
         nnvm.compiler.build(net(), "vulkan", shape={"data": (1, 3, 8, 8)})
     with pytest.raises(TypeInferenceError, match="data"):
         nnvm.compiler.build(net())

@@ -68,7 +68,7 @@ def test_searches():
     sorter = R(3, 200).argsort(-1)
 
     def fn(rows, values, sorter):
-        shuffled = rows.gather(-1, sorter.argsort(-1))
+        shuffled = rows.gather(-1, sorter.argsort(dim=-1, stable=True))
         return (torch.searchsorted(rows, values), torch.searchsorted(rows, values, side="right"),
                 torch.searchsorted(rows[0], values, out_int32=True), torch.bucketize(values, rows[0], right=True),
                 torch.searchsorted(shuffled, values, sorter=sorter), torch.searchsorted(rows[0], 0.25))  # fmt: skip

@@ -118,7 +118,7 @@ def test_a_flattened_image_decides_its_size() -> None:
             same(run(x), m(x), atol=1e-5, rtol=1e-4)
         assert compilations() == 1
         for fn in (m, run):
-            with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+            with pytest.raises(RuntimeError, match=r"shapes cannot be multiplied|same reduction dim"):
                 fn(torch.randn(2, 3, 7, 7))
 
 

@@ -43,8 +43,14 @@ def run(
     return [to_torch(a, type_of(t)) for a, t in zip(arrays, outputs, strict=True)]
 
 
+#: Attention on a GPU rounds the weights of the keys, at most 1, to half types for the second product.
+ATTENTION_ON_GPU = {torch.float16: 5e-4, torch.bfloat16: 4e-3}
+
+
 def compare(got: torch.Tensor, expected: torch.Tensor, scale: float, what: str) -> None:
     rtol, atol = TOLERANCE.get(expected.dtype, (0.0, 0.0))
+    if what.startswith("attention") and " on triton" in what:
+        atol = ATTENTION_ON_GPU.get(expected.dtype, atol) / scale
     torch.testing.assert_close(
         got, expected, rtol=rtol * scale, atol=atol * scale, equal_nan=True, msg=lambda m: f"{what}: {m}"
     )

@@ -37,7 +37,8 @@ def _full_array(attrs: Attrs) -> tuple[Any]:
 register(
     "full", params={"shape": Param("the shape", dims), "dtype": Param("element type", element_type, F32),
                     "value": Param("every element", scalar, 0)},
-    doc="A tensor of one value, which wraps as an integer of the type.", infer_type=lambda attrs, inputs: (TensorType(attrs["shape"], attrs["dtype"]),),
+    doc="A tensor of one value, which wraps as an integer of the type.",
+    infer_type=lambda attrs, inputs: (TensorType(attrs["shape"], attrs["dtype"]),),
     pattern=OpPattern.ELEMWISE, is_constant=True, compute=_full_compute,
     reference=_full_array,
 )  # fmt: skip
