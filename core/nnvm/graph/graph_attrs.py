@@ -51,4 +51,4 @@ declare_graph_attr("input_strides", "tuple[tuple[Dim, ...] | None, ...]",
 declare_graph_attr("output_strides", "tuple[tuple[Dim, ...] | None, ...]",
                    "Strides in elements that the caller wants of each graph output; None: contiguous.")  # fmt: skip
 declare_graph_attr("dim_ranges", "tuple[tuple[str, int, int | None], ...]",
-                   "Named sizes with their least and greatest value (None: there is none), which callers keep to.")  # fmt: skip
+                   "Named sizes, their least and greatest value (None: none), which callers keep to.")  # fmt: skip
