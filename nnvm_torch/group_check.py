@@ -14,13 +14,16 @@ from nnvm.dim import evaluate, row_major
 from nnvm.dtype import BF16, DType, bf16_to_f32
 from nnvm.graph.evaluate import Array, bind_symbols, evaluate_node
 from nnvm.graph.graph import Graph
+from nnvm.graph.group import fused_nodes, user_sources
 from nnvm.graph.node import Node, NodeEntry
+from nnvm.graph.types import TensorType
 from nnvm.runtime.executor import KernelStep
 from nnvm.runtime.llvm_jit import Kernel
+from nnvm.schedules.kernel import span
 from nnvm.te.expr import Buffer
 from nnvm.testing.reference import run_graph
 from nnvm_torch.fx_importer import Imported
-from nnvm_torch.tensors import is_foreign, numpy_of
+from nnvm_torch.tensors import constant_tensor, is_foreign, numpy_of
 
 __all__ = ["GroupFault", "first_wrong_group"]
 
@@ -80,10 +83,7 @@ def _array(value: Any) -> Any:
 
 
 def _tensor(value: Any, dtype: DType) -> torch.Tensor:
-    if isinstance(value, torch.Tensor):
-        return value
-    tensor = torch.from_numpy(np.ascontiguousarray(value).reshape(value.shape).copy())
-    return tensor.view(torch.bfloat16) if dtype == BF16 else tensor
+    return value if isinstance(value, torch.Tensor) else constant_tensor(value, TensorType(value.shape, dtype))
 
 
 class _Walk:
@@ -109,9 +109,9 @@ class _Walk:
             if self.fault is None and isinstance(kernel, Kernel):
                 error = self._error(calls[node], kernel, given, results)
                 if error is not None:
-                    inner = [n for n in node.attrs["graph"].nodes if not n.is_variable and not n.is_constant]
-                    sources = tuple(dict.fromkeys(n.source for n in inner if n.source))
-                    self.fault = GroupFault(kernel.name, tuple(n.op.name for n in inner), sources, error, prepares)
+                    inner = fused_nodes(node.attrs["graph"])
+                    ops = tuple(n.op.name for n in inner)
+                    self.fault = GroupFault(kernel.name, ops, user_sources(inner), error, prepares)
                     return
         self.outputs = [self.values[e] for e in graph.outputs]
 
@@ -128,12 +128,11 @@ class _Walk:
         strides = (*call.input_strides, *call.output_strides)
         memory, views = [], []
         for buffer, array, own in zip(kernel.params, (*given, *wanted), strides, strict=True):
-            flat, laid, view = self._buffer(buffer, array, own)
+            laid, view = self._buffer(buffer, array, own)
             memory.append(laid)
             views.append(view)
             if len(views) <= len(given):
                 view[...] = array
-            del flat
         kernel(*memory, symbols={s: self.sizes[s] for s in kernel.symbols})
         worst = None
         for got, want, e in zip(views[len(given) :], wanted, call.node.outputs):
@@ -142,21 +141,17 @@ class _Walk:
                 worst = error
         return worst
 
-    def _buffer(self, buffer: Buffer, array: Array, strides: Any) -> tuple[Array, Array, Array]:
-        """(memory, the memory as the kernel wants it, the memory as the graph's tensor)."""
+    def _buffer(self, buffer: Buffer, array: Array, strides: Any) -> tuple[Array, Array]:
+        """The same memory as the kernel wants it, and as the graph's tensor."""
         shape = tuple(evaluate(d, self.sizes) for d in buffer.shape)
         steps = tuple(evaluate(buffer.stride_of(k), self.sizes) for k in range(len(shape)))
         own = tuple(evaluate(d, self.sizes) for d in (row_major(array.shape) if strides is None else strides))
-        span = max(_span(shape, steps), _span(array.shape, own))
-        flat = np.zeros(span, buffer.dtype.numpy)
+        size = max(int(span(shape, steps)), int(span(array.shape, own)))  # type: ignore[arg-type]
+        flat = np.zeros(size, buffer.dtype.numpy)
         item = flat.itemsize
         laid = np.lib.stride_tricks.as_strided(flat, shape, [s * item for s in steps])
         view = np.lib.stride_tricks.as_strided(flat, array.shape, [s * item for s in own])
-        return flat, laid, view
-
-
-def _span(shape: Sequence[int], strides: Sequence[int]) -> int:
-    return 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, strides))
+        return laid, view
 
 
 def _difference(got: Array, want: Array, dtype: DType) -> float:

@@ -67,6 +67,12 @@ class Target:
     def is_gpu(self) -> bool:
         return self.kind in _GPUS
 
+    @property
+    def has_kernels(self) -> bool:
+        """Whether groups become kernels of ours that work on the graph's own memory; others are devices of their
+        own, to which nodes are placed."""
+        return self.kind == "llvm" or self.is_gpu
+
     def has(self, feature: str) -> bool:
         return feature in self.features
 

@@ -10,6 +10,7 @@ from nnvm.compiler.lower_group import lower_group
 from nnvm.dim import symbol, symbols
 from nnvm.graph.devices import CPU, device_of
 from nnvm.graph.graph import Graph
+from nnvm.graph.group import fused_nodes
 from nnvm.graph.node import Node, NodeEntry
 from nnvm.graph.passes.plan_memory import MemoryPlan
 from nnvm.runtime.artifact.plan import Copy, KernelSpec, Ref, Stage, Step
@@ -92,7 +93,7 @@ def _lowered(graph: Graph, target: Target, prefix: str) -> tuple[list[PrimFunc],
 
 def _ops(call: GroupCall) -> str:
     """Part of a C identifier: what the kernel computes, whatever the numbers of its nodes."""
-    nodes = [n for n in call.node.attrs["graph"].nodes if not n.is_variable and not n.is_constant]
+    nodes = fused_nodes(call.node.attrs["graph"])
     return "_".join(dict.fromkeys(re.sub(r"\W", "_", n.op.name) for n in nodes))[:60]
 
 

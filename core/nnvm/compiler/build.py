@@ -19,6 +19,7 @@ from nnvm.graph import Graph, Node, apply, variable
 from nnvm.graph.device_copy import is_device_copy
 from nnvm.graph.devices import CPU, device_of
 from nnvm.graph.dump import default_instruments
+from nnvm.graph.group import fused_nodes, user_sources
 from nnvm.graph.pass_manager import Instrument, PassContext, apply_passes
 from nnvm.graph.passes.place_device import Placement
 from nnvm.graph.passes.plan_memory import MemoryPlan
@@ -36,6 +37,8 @@ __all__ = ["BuildOptions", "Clock", "CompiledGraph", "CompilerFault", "GroupCall
            "compile_graph", "group_calls", "symbol_sources"]  # fmt: skip
 
 Strides = tuple[Dim, ...] | None
+#: Equal for group calls that one kernel serves.
+Key = tuple[object, ...]
 
 
 @dataclass(frozen=True)
@@ -174,8 +177,7 @@ def _compile(graph: Graph, options: BuildOptions) -> CompiledGraph:
     with clock("passes"):
         graph = _optimised(graph, options, context)
     prepare_graph: Graph | None = graph.attrs.get("prepare")
-    own = target.kind == "llvm" or target.is_gpu
-    host = target if own else Target.host()  # other targets have a device of their own
+    host = target if target.has_kernels else Target.host()
     compiled = compile_fused(graph, host, clock, options.on_fault)
     if prepare_graph is None or not prepare_graph.outputs:
         return compiled
@@ -220,7 +222,7 @@ class GroupCall:
     output_strides: tuple[Strides, ...]
 
     @property
-    def key(self) -> tuple[object, ...]:
+    def key(self) -> Key:
         return structural_key(self.node.attrs["graph"]), self.input_strides, self.output_strides
 
 
@@ -229,9 +231,9 @@ def compile_fused(graph: Graph, target: Target, clock: Clock, on_fault: OnFault 
     calls = group_calls(graph)
     if target.is_gpu:
         return _compile_for_gpu(graph, target, clock, calls)
-    funcs: dict[tuple[object, ...], PrimFunc] = {}
-    kernels: dict[tuple[object, ...], Kernel | DefinedKernel] = {}
-    keys = []
+    funcs: dict[Key, PrimFunc] = {}
+    kernels: dict[Key, Kernel | DefinedKernel] = {}
+    keys: list[Key] = []
     with clock("lower"):
         for call in calls:
             key = call.key
@@ -256,6 +258,12 @@ def compile_fused(graph: Graph, target: Target, clock: Clock, on_fault: OnFault 
                     (kernels[key],) = compile_funcs([func], target)
                 except Exception as error:
                     kernels[key] = _defined(first[key], func.name, "LLVM", error, on_fault)
+    return _planned(graph, calls, keys, kernels, clock)
+
+
+def _planned(graph: Graph, calls: Sequence[GroupCall], keys: Sequence[Key], kernels: Mapping[Key, Any],
+             clock: Clock) -> CompiledGraph:  # fmt: skip
+    """The plan of a graph whose group calls have the kernels of their keys."""
     with clock("plan"):
         plan = _plan(graph, {c.node: kernels[k] for c, k in zip(calls, keys)})
     uses = Counter(keys)
@@ -268,9 +276,9 @@ def _defined(call: GroupCall, name: str, stage: str, error: Exception, on_fault:
     graph: Graph = call.node.attrs["graph"]
     if on_fault is None or not can_define(graph):
         raise error
-    inner = [n for n in graph.nodes if not n.is_variable and not n.is_constant]
-    sources = tuple(dict.fromkeys(n.source for n in inner if n.source))
-    on_fault(CompilerFault(stage, f"{name} = {' + '.join(n.op.name for n in inner)}", sources, error))
+    inner = fused_nodes(graph)
+    what = f"{name} = {' + '.join(n.op.name for n in inner)}"
+    on_fault(CompilerFault(stage, what, user_sources(inner), error))
     strides = (*call.input_strides, *call.output_strides)
     used: set[str] = set()
     for n in graph.nodes:
@@ -284,8 +292,8 @@ def _defined(call: GroupCall, name: str, stage: str, error: Exception, on_fault:
 
 def _compile_for_gpu(graph: Graph, target: Target, clock: Clock, calls: Sequence[GroupCall]) -> CompiledGraph:
     """As `compile_fused`; a kernel's machine code is made at its first launch, where its GPU is at hand."""
-    kernels: dict[tuple[object, ...], TritonKernel] = {}
-    keys = []
+    kernels: dict[Key, TritonKernel] = {}
+    keys: list[Key] = []
     with clock("lower"):
         for call in calls:
             key = call.key
@@ -295,11 +303,7 @@ def _compile_for_gpu(graph: Graph, target: Target, clock: Clock, calls: Sequence
                                             call.input_strides, call.output_strides)  # fmt: skip
                 comment = ", ".join(str(op) for op in group.attrs["ops"])  # type: ignore[attr-defined]
                 kernels[key] = TritonKernel.of(group, target, comment)
-    with clock("plan"):
-        plan = _plan(graph, {c.node: kernels[k] for c, k in zip(calls, keys)})
-    uses = Counter(keys)
-    infos = tuple(_info(c.node, kernels[k], uses[k] > 1) for c, k in zip(calls, keys))
-    return CompiledGraph(plan, None, infos, clock.seconds)
+    return _planned(graph, calls, keys, kernels, clock)
 
 
 def group_calls(graph: Graph) -> list[GroupCall]:
@@ -371,6 +375,5 @@ def symbol_sources(graph: Graph, used: set[str]) -> dict[str, tuple[int, int]]:
 
 
 def _info(node: Node, kernel: Kernel | TritonKernel | DefinedKernel, shared: bool) -> KernelInfo:
-    inner = [n for n in node.attrs["graph"].nodes if not n.is_variable and not n.is_constant]
-    sources = tuple(dict.fromkeys(n.source for n in inner if n.source))
-    return KernelInfo(kernel.name, tuple(n.op.name for n in inner), sources, shared)
+    inner = fused_nodes(node.attrs["graph"])
+    return KernelInfo(kernel.name, tuple(n.op.name for n in inner), user_sources(inner), shared)

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from nnvm.dim import Dim
 from nnvm.graph.graph import Graph
+from nnvm.graph.group import fused_nodes
 from nnvm.graph.node import Node, NodeEntry
 from nnvm.schedules.gpu.select import lower_for_grid
-from nnvm.schedules.gpu.tiles import GridKernel
 from nnvm.schedules.select import lower_tensors
 from nnvm.target import Target
 from nnvm.te.expr import const
 from nnvm.te.tensor import Tensor, compute, placeholder
-from nnvm.tir.stmt import PrimFunc
+from nnvm.tir.stmt import GridKernel, PrimFunc
 
 __all__ = ["group_bytes", "group_flops", "lower_group", "lower_group_for_gpu", "tensors_of"]
 
@@ -41,7 +41,7 @@ def lower_group(
     Attributes of the result: ``inplace`` (pairs of an input and an output that may be the same memory), and for reports
     ``ops`` (names in order), ``flops`` and ``bytes`` (of all params; a Dim each).
     """
-    nodes = [n for n in graph.nodes if not n.is_variable and not n.is_constant]
+    nodes = fused_nodes(graph)
     facts = _facts(graph, nodes)
     builder = next((n for n in nodes if not n.op.has("compute")), None)
     if builder is not None:
@@ -61,7 +61,7 @@ def lower_group_for_gpu(
     Raises:
         ValueError: an op has no compute.
     """
-    nodes = [n for n in graph.nodes if not n.is_variable and not n.is_constant]
+    nodes = fused_nodes(graph)
     if without := next((n for n in nodes if not n.op.has("compute")), None):
         raise ValueError(f"{without.op.name} has no compute: it has no kernel on a GPU")
     inputs, outputs = tensors_of(graph)

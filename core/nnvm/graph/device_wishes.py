@@ -64,7 +64,7 @@ def read_wishes(graph: Graph, context: PassContext) -> Wishes:
         raise PlacementError(f"the wish for {unmatched[0]!r} fits no node of the graph, whose nodes are "
                              f"{', '.join(n.name for n in nodes)}")  # fmt: skip
     kind = context.target.kind
-    if kind != "llvm" and not context.target.is_gpu:  # a GPU target has the whole graph in its own memory
+    if not context.target.has_kernels:
         _check(kind, f"the target {context.target}")
         for node in nodes:
             if computes(node):

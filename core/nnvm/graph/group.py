@@ -15,7 +15,7 @@ from nnvm.graph.op import Param, register
 from nnvm.graph.op_attrs import OpPattern
 from nnvm.graph.types import TensorType
 
-__all__ = ["make_group"]
+__all__ = ["fused_nodes", "make_group", "user_sources"]
 
 
 def _infer(attrs: Mapping[str, Any], inputs: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
@@ -67,6 +67,16 @@ def _alone(node: Node, outputs: Sequence[NodeEntry], pattern: OpPattern, name: s
     inner = apply(node.op, inputs, node.attrs, node.name, node.source)
     graph = Graph(tuple(inner[e.index] for e in outputs), tuple(v.node for v in inputs))
     return apply("group", node.inputs, {"graph": graph, "pattern": pattern}, name or _group_name([node]))
+
+
+def fused_nodes(graph: Graph) -> list[Node]:
+    """The nodes of a group's graph that compute something, in order."""
+    return [n for n in graph.nodes if not n.is_variable and not n.is_constant]
+
+
+def user_sources(nodes: Sequence[Node]) -> tuple[str, ...]:
+    """The user's source lines that nodes come from, each once."""
+    return tuple(dict.fromkeys(n.source for n in nodes if n.source))
 
 
 def _group_name(nodes: Sequence[Node]) -> str:

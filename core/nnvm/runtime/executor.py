@@ -88,7 +88,7 @@ class _Instance:
     @property
     def simple(self) -> bool:
         """Whether one native call is all there is to do."""
-        return len(self.segments) == 1 and isinstance(self.segments[0], (Program, LaunchProgram)) and not self.elsewhere
+        return len(self.segments) == 1 and not isinstance(self.segments[0], _Host) and not self.elsewhere
 
 
 @dataclass

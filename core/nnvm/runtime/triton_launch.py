@@ -11,13 +11,13 @@ import hashlib
 import importlib.util
 import sys
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from nnvm import config
+from nnvm.atomic_write import atomic_write
 from nnvm.codegen.triton import TritonSource, triton_source
 from nnvm.dim import Dim, ceildiv, evaluate, numel
 from nnvm.kernel_error import failure
@@ -25,29 +25,12 @@ from nnvm.runtime.memory import ALIGNMENT, Memory
 from nnvm.runtime.triton_interpret import interpret, is_interpreting
 from nnvm.target import Target
 from nnvm.te.expr import Buffer
-from nnvm.tir.stmt import PrimFunc
+from nnvm.tir.stmt import GridKernel, PrimFunc
 
-__all__ = ["LaunchGroup", "LaunchProgram", "TritonKernel", "compile_launch", "load_source"]
+__all__ = ["LaunchProgram", "TritonKernel", "compile_launch", "load_source"]
 
 #: Elements from which on 32 bits do not count those of a buffer.
 WIDE = 1 << 31
-
-
-class LaunchGroup(Protocol):
-    """A group as launches (`nnvm.schedules.gpu.tiles.GridKernel`)."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def params(self) -> tuple[Buffer, ...]: ...
-    @property
-    def outputs(self) -> int: ...
-    @property
-    def symbols(self) -> tuple[str, ...]: ...
-    @property
-    def steps(self) -> tuple[PrimFunc, ...]: ...
-    @property
-    def scratch(self) -> tuple[Buffer, ...]: ...
 
 
 @dataclass(eq=False)
@@ -70,7 +53,7 @@ class TritonKernel:
     parallel: bool = False
 
     @staticmethod
-    def of(group: LaunchGroup, target: Target, comment: str = "") -> TritonKernel:
+    def of(group: GridKernel, target: Target, comment: str = "") -> TritonKernel:
         """Raises ValueError where the group uses a function that Triton does not have."""
         offsets: dict[Buffer, Dim] = {}
         total: Dim = 0
@@ -165,13 +148,11 @@ def load_source(source: TritonSource) -> Any:
 
 
 def _write(path: Path, text: str) -> None:
-    """All of the file or none of it, whoever else writes the same one."""
     if path.exists() and path.read_text(encoding="utf-8") == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{threading.get_ident()}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    with atomic_write(path) as file:
+        file.write(text.encode())
 
 
 def compile_launch(source: TritonSource, func: PrimFunc, target: Target, aligned: Sequence[bool] | None = None) -> Any:
@@ -216,28 +197,22 @@ class LaunchProgram:
         `memory`: what the buffers are made of; its flags tell of checks that failed. None for the interpreter.
         """
         self._steps = [
-            _Step(n, launch, [_place(a, bufs, dict(zip(kernel.symbols, syms))) for a in launch.arguments],
+            _Step(launch, [_place(a, bufs, dict(zip(kernel.symbols, syms))) for a in launch.arguments],
                   dict(zip(kernel.symbols, syms)))
-            for n, (kernel, bufs, syms) in enumerate(steps) for launch in kernel.steps
+            for kernel, bufs, syms in steps for launch in kernel.steps
         ]  # fmt: skip
         self._checked = [s for s in self._steps if s.messages()]
         self._flags = memory.flags(len(self._checked)) if memory is not None and self._checked else None
         for i, step in enumerate(self._checked):
             step.flag = self._flags.address + 4 * i if self._flags is not None else 0
-        self._count = len(steps)
-
-    def __len__(self) -> int:
-        return self._count
 
     def run(self, bases: Any, workspace: int, threads: int) -> None:
         """Launches all; with the interpreter a failed check raises `KernelError`, after which nothing runs."""
-        if is_interpreting():
-            for step in self._steps:
-                step.interpret(bases, workspace)
-            return
         self.raise_failure()
+        run = _Step.interpret if is_interpreting() else _Step.launch
         for step in self._steps:
-            step.launch(bases, workspace)
+            if step.programs:
+                run(step, [(workspace if base < 0 else bases[base]) + offset for base, offset in step.places])
 
     def raise_failure(self) -> None:
         """Raises the failure of a launch that is done, if there was one; of one that is not, a later call does."""
@@ -248,18 +223,6 @@ class LaunchProgram:
                 ctypes.c_int32.from_address(step.flag).value = 0
                 raise failure(step.messages()[code - 1])
 
-    def profile(self, bases: Any, workspace: int, threads: int) -> list[int]:
-        """`run`, and the nanoseconds that the host took for the launches of each kernel."""
-        times = [0] * self._count
-        for step in self._steps:
-            start = time.perf_counter_ns()
-            if is_interpreting():
-                step.interpret(bases, workspace)
-            else:
-                step.launch(bases, workspace)
-            times[step.number] += time.perf_counter_ns() - start
-        return times
-
 
 def _place(a: Argument, bufs: Sequence[tuple[int, int]], env: Mapping[str, int]) -> tuple[int, int]:
     """(base index, byte offset); base -1 is the workspace."""
@@ -267,36 +230,24 @@ def _place(a: Argument, bufs: Sequence[tuple[int, int]], env: Mapping[str, int])
 
 
 class _Step:
-    """A launch of the kernel `number`, with sizes known. `flag`: address of its failure flag."""
+    """A launch with sizes known. `flag`: address of its failure flag."""
 
-    def __init__(self, number: int, launch: Launch, places: list[tuple[int, int]], env: Mapping[str, int]) -> None:
-        self.number, self.launch_of, self.places = number, launch, places
+    def __init__(self, launch: Launch, places: list[tuple[int, int]], env: Mapping[str, int]) -> None:
+        self.of, self.places = launch, places
         self.flag = 0
         self.programs = launch.programs(env)
         self.wide = launch.is_wide(env)
         self.sizes = [env[s] for s in launch.func.symbols]
 
-    def _pointers(self, bases: Any, workspace: int) -> list[int]:
-        return [(workspace if base < 0 else bases[base]) + offset for base, offset in self.places]
-
     def messages(self) -> tuple[str, ...]:
-        return self.launch_of.source(self.wide).messages
+        return self.of.source(self.wide).messages
 
-    def interpret(self, bases: Any, workspace: int) -> None:
-        source = self.launch_of.source(self.wide)
-        if self.programs == 0:
-            return
-        code = interpret(load_source(source), source.signature, [*self._pointers(bases, workspace), *self.sizes],
-                         self.programs)  # fmt: skip
-        if code:
+    def interpret(self, pointers: list[int]) -> None:
+        source = self.of.source(self.wide)
+        if code := interpret(load_source(source), source.signature, [*pointers, *self.sizes], self.programs):
             raise failure(source.messages[code - 1])
 
-    def launch(self, bases: Any, workspace: int) -> None:
-        if self.programs == 0:
-            return
-        pointers = self._pointers(bases, workspace)
-        if self.messages():
-            pointers.append(self.flag)
-        kernel = self.launch_of.compiled(self.wide, tuple(p % 16 == 0 for p in pointers))
-        split = len(self.places)
-        kernel[(self.programs, 1, 1)](*pointers[:split], *self.sizes, *pointers[split:])
+    def launch(self, pointers: list[int]) -> None:
+        flags = [self.flag] if self.messages() else []
+        kernel = self.of.compiled(self.wide, tuple(p % 16 == 0 for p in (*pointers, *flags)))
+        kernel[(self.programs, 1, 1)](*pointers, *self.sizes, *flags)

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from nnvm.dim import Dim
 from nnvm.te.expr import Buffer, Expr, Var
 
-__all__ = ["LOOP_KINDS", "Allocate", "Assert", "For", "If", "Let", "PrimFunc", "Seq", "Stmt", "Store", "seq"]
+__all__ = ["LOOP_KINDS", "Allocate", "Assert", "For", "GridKernel", "If", "Let", "PrimFunc", "Seq", "Stmt", "Store",
+           "seq"]  # fmt: skip
 
 #: `serial`; `parallel` (iterations independent, shared out among threads; only as an outermost loop);
 #: `vectorized` (constant extent; the pass `vectorize` turns it into vectors); `unrolled` (constant extent); `grid`
@@ -110,6 +111,28 @@ class PrimFunc:
         from nnvm.tir.workspace import workspace_bytes
 
         return workspace_bytes(self.body)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class GridKernel:
+    """A group as launches one after the other.
+
+    Attributes:
+        name: a C identifier.
+        params: argument buffers, inputs first; the last `outputs` are written.
+        symbols: names of the sizes that it takes, in the order of the call.
+        steps: a function each, whose params are those of `params` and `scratch` that it uses.
+        scratch: memory between the steps, flat.
+        attrs: facts for reports.
+    """
+
+    name: str
+    params: tuple[Buffer, ...]
+    outputs: int
+    symbols: tuple[str, ...]
+    steps: tuple[PrimFunc, ...]
+    scratch: tuple[Buffer, ...] = ()
+    attrs: Mapping[str, object] = field(default_factory=dict)
 
 
 def seq(stmts: Sequence[Stmt]) -> Stmt:

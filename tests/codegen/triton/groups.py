@@ -11,7 +11,7 @@ from nnvm.dtype import BOOL, F16, F32, I64, DType
 from nnvm.graph.graph import Graph
 from nnvm.graph.node import NodeEntry, apply, variable
 from nnvm.graph.types import TensorType
-from nnvm.schedules.gpu.tiles import GridKernel
+from nnvm.tir.stmt import GridKernel
 
 __all__ = ["GROUPS", "WIDE", "graph_of", "lowered"]
 

@@ -41,8 +41,7 @@ _RUN_BYTES = 64
 @register_pass("ElideCopies", requires=["typed"], opt_level=2)
 def elide_copies(graph: Graph, context: PassContext) -> Graph:
     """Sets ``in_place`` on the nodes whose data need not move. requires: ``typed``; reads ``output_strides``."""
-    strided = context.target.kind == "llvm" or context.target.is_gpu  # kernels that read through strides
-    if not strided or not any(n.op.attr("joins") or n.op.attr("strided_view") for n in graph.nodes):
+    if not context.target.has_kernels or not any(n.op.attr("joins") or n.op.attr("strided_view") for n in graph.nodes):
         return graph
     graph = _shared_runs(graph)
     chosen = _Chooser(graph)

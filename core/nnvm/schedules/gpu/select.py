@@ -13,12 +13,13 @@ from nnvm.schedules.gpu.injective import elementwise_bodies
 from nnvm.schedules.gpu.matmul import matmul_body, product_of
 from nnvm.schedules.gpu.rows import rows_body
 from nnvm.schedules.gpu.split import parts_of_product, parts_of_rows, split
-from nnvm.schedules.gpu.tiles import Body, GridKernel, kernel_of
+from nnvm.schedules.gpu.tiles import Body, kernel_of
 from nnvm.schedules.kernel import Strides, span
 from nnvm.schedules.row_program import RowProgram, row_program
 from nnvm.te.expr import Buffer, Reduce
 from nnvm.te.tensor import Tensor, topological
 from nnvm.tir.affine import Space
+from nnvm.tir.stmt import GridKernel
 
 __all__ = ["lower_for_grid"]
 

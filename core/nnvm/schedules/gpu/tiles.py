@@ -7,18 +7,18 @@ is done with it, which becomes the mask of loads and stores.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from nnvm.dim import Dim, ceildiv, symbols
 from nnvm.schedules.axes import Axis, Write
 from nnvm.schedules.emit import Emitter, dim_value
 from nnvm.te.expr import INDEX, Buffer, Const, Expr, Var, binary, is_size
 from nnvm.tir.affine import Affine, Space, affine, atom_affine
-from nnvm.tir.stmt import For, If, Let, PrimFunc, Stmt, Store, seq
+from nnvm.tir.stmt import For, GridKernel, If, Let, PrimFunc, Stmt, Store, seq
 from nnvm.tir.visitor import free_vars, loads, stmts
 
-__all__ = ["Body", "Cut", "GridKernel", "digits", "kernel_of", "lets", "next_power", "warps", "written"]
+__all__ = ["Body", "Cut", "digits", "kernel_of", "lets", "next_power", "warps", "written"]
 
 #: Elements of a tile that 4 warps (128 threads) work on, from which on there are 8, and 16.
 EIGHT_WARPS, SIXTEEN_WARPS = 4096, 16384
@@ -113,28 +113,6 @@ class Body:
     stmt: Stmt
     warps: int = 4
     stages: int = 2
-
-
-@dataclass(frozen=True, eq=False)
-class GridKernel:
-    """A group as launches one after the other.
-
-    Attributes:
-        name: a C identifier.
-        params: argument buffers, inputs first; the last `outputs` are written.
-        symbols: names of the sizes that it takes, in the order of the call.
-        steps: a function each, whose params are those of `params` and `scratch` that it uses.
-        scratch: memory between the steps, flat.
-        attrs: facts for reports.
-    """
-
-    name: str
-    params: tuple[Buffer, ...]
-    outputs: int
-    symbols: tuple[str, ...]
-    steps: tuple[PrimFunc, ...]
-    scratch: tuple[Buffer, ...] = ()
-    attrs: Mapping[str, object] = field(default_factory=dict)
 
 
 def kernel_of(name: str, params: Sequence[Buffer], outputs: int, bodies: Sequence[Body],
