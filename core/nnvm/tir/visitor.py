@@ -35,7 +35,7 @@ from nnvm.te.tensor import IterVar, Read
 from nnvm.tir.stmt import Allocate, Assert, For, If, Let, Seq, Stmt, Store, seq
 
 __all__ = ["ExprMutator", "ExprVisitor", "StmtMutator", "StmtVisitor", "children", "free_vars", "loads", "map_exprs",
-           "post_order", "rebuild", "reduced", "roots", "stmts", "substitute"]  # fmt: skip
+           "post_order", "rebuild", "reduced", "reductions", "roots", "stmts", "substitute"]  # fmt: skip
 
 Node = Expr | Stmt
 T = TypeVar("T", Expr, Stmt)
@@ -129,6 +129,11 @@ def roots(s: Stmt) -> tuple[Expr, ...]:
     if kind is If or kind is Assert:
         return (as_type(If, s).cond,)
     return ()
+
+
+def reductions(s: Stmt) -> list[Reduce]:
+    """The reductions in the expressions that a statement itself holds."""
+    return [e for root in roots(s) for e in post_order(root) if isinstance(e, Reduce)]
 
 
 def _inner(s: Stmt) -> tuple[Stmt, ...]:

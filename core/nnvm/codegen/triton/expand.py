@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nnvm.dtype import DType
-from nnvm.te.expr import INDEX, Binary, Cast, Check, Const, Expr, Reduce, Select, Unary, Var, const, is_size
+from nnvm.te.expr import INDEX, Binary, Cast, Check, Const, Expr, Select, Unary, Var, const, is_size
 from nnvm.tir.stmt import For, Let, PrimFunc, Stmt
-from nnvm.tir.visitor import StmtMutator, post_order, reduced, roots, stmts
+from nnvm.tir.visitor import StmtMutator, reduced, reductions, stmts
 
 __all__ = ["expand", "positions"]
 
@@ -27,14 +27,10 @@ def positions(body: Stmt) -> set[Var]:
     for s in stmts(body):
         if isinstance(s, For):
             found.add(s.var)
-        found.update(a.var for e in _reductions(s) for a in reduced(e))
+        found.update(a.var for e in reductions(s) for a in reduced(e))
         if isinstance(s, Let) and s.var.dtype == INDEX and nonnegative(s.value, found):
             found.add(s.var)
     return found
-
-
-def _reductions(s: Stmt) -> list[Reduce]:
-    return [e for root in roots(s) for e in post_order(root) if isinstance(e, Reduce)]
 
 
 def nonnegative(e: Expr, known: set[Var]) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from nnvm.codegen.triton.scopes import Scopes, Value, paren
+from nnvm.codegen.triton.scopes import Scopes, Value, is_number, paren
 from nnvm.codegen.triton.types import constant, number, type_name
 from nnvm.dtype import BF16, BOOL, F32, F64, I64, DType
 from nnvm.te.expr import (
@@ -74,7 +74,6 @@ class Writer(Scopes):
     written: set[Buffer] = field(default_factory=set)
     positions: set[Var] = field(default_factory=set)
     _leaves: dict[Expr, list[Expr]] = field(default_factory=dict)
-    _alive: list[Expr] = field(default_factory=list)
     _facts: dict[Expr, tuple[bool, bool, bool]] = field(default_factory=dict)
 
     # --- values
@@ -128,17 +127,11 @@ class Writer(Scopes):
             return Value(number(e.value) if e.dtype == INDEX else constant(e.value, e.dtype, self.tile.rank))
         pure, reads, changing = self.facts(e)
         if reads and self._masks and not changing and (n := self._enough(e)) < len(self._masks):
-            before, self._masks = self._masks, self._masks[:n]
-            out = self.raw(e, name)
-            self._masks = before
-            return out
-        masks = tuple((id(c), h) for c, h in self._masks) if reads else ()
-        key = (id(e), id(self.tile), masks)
-        if not changing:
-            for n in range(len(masks) + 1):  # a value known in more lanes will do
-                if (found := self._find((*key[:2], masks[:n]))) is not None:
-                    return found
-        self._alive.append(e)
+            with self.under(self._masks[:n]):
+                return self.raw(e, name)
+        masks = self._masks if reads else ()
+        if not changing and (found := self._known_under(e, masks)) is not None:
+            return found[1]
         out = _WRITERS[type(e)](self, e)
         if e.dtype.is_half and isinstance(e, (Unary, Binary, Fma)):
             out = Value(f"({out.text}).to({type_name(e.dtype)})", out.dims)
@@ -147,19 +140,14 @@ class Writer(Scopes):
         if (self.uses.get(e, 1) > 1 or len(out.text) > LONG) and not out.text.isidentifier():
             out = self.named(out, name or ("i" if pure else "t"))
         if not changing:
-            self._known[-1][key] = out
+            self._learn(e, masks, out)
         return out
 
     def _enough(self, e: Expr) -> int:
         """How many of the conditions around, outermost first, `e` must be masked by: those under which all that it
         reads is known already. Without this a value that many branches share would be written once for each."""
-        masks = tuple((id(c), h) for c, h in self._masks)
-        needed = 0
-        for x in self._reads_of(e):
-            key = (id(x), id(self.tile))
-            known = (n for n in range(len(masks) + 1) if self._find((*key, masks[:n])) is not None)
-            needed = max(needed, next(known, len(masks)))
-        return needed
+        known = (self._known_under(x, self._masks) for x in self._reads_of(e))
+        return max((len(self._masks) if k is None else k[0] for k in known), default=0)
 
     def _reads_of(self, e: Expr) -> list[Expr]:
         found = self._leaves.get(e)
@@ -185,9 +173,7 @@ class Writer(Scopes):
         if dims <= v.dims:
             return v
         both = dims | v.dims
-        if not v.dims and not any(
-            c.isalpha() for c in v.text.replace("inf", "").replace("nan", "").replace("float", "")
-        ):
+        if is_number(v.text):
             return Value(f"tl.full({self.tile.shape(both)}, {v.text}, tl.float32)", both)
         return Value(f"tl.broadcast_to({v.text}, {self.tile.shape(both)})", both)
 
@@ -230,11 +216,7 @@ class Writer(Scopes):
 
     def _block(self, v: Value) -> str:
         """`v` for a function that takes no bare number."""
-        return (
-            v.text
-            if v.dims or "(" in v.text or v.text in self.taken
-            else f"tl.full({[1] * self.tile.rank}, {v.text}, tl.float32)"
-        )
+        return f"tl.full({self.tile.shape(v.dims)}, {v.text}, tl.float32)" if is_number(v.text) else v.text
 
     def _widened(self, e: Expr) -> Value:
         v = self.value(e)
@@ -259,7 +241,7 @@ class Writer(Scopes):
             return Value(f"libdevice.{_LIBRARY[e.op]}({self._block(a)}, {self._block(b)})", dims)
         if e.op not in _BINARY:
             raise ValueError(f"Triton has no {e.op} of {e.a.dtype}")
-        text = _BINARY[e.op](self, e, a.text, b.text, narrow)
+        text = _BINARY[e.op](e, a.text, b.text)
         return Value(text, dims)
 
     def fma(self, e: Fma) -> Value:
@@ -310,20 +292,13 @@ class Writer(Scopes):
             return None
         masks = (*self._masks, *((c, True) for c in conditions))
         changing = self.facts(inner)[2]
-        key = (id(inner), id(self.tile), tuple((id(c), h) for c, h in masks))
-        if not changing and self._known_anywhere(key):
+        if not changing and self._known_under(inner, masks) is not None:
             return None
-        before, self._masks = self._masks, masks
-        out = self._loaded(inner, number(e.b.value))
-        self._masks = before
+        with self.under(masks):
+            out = self._loaded(inner, number(e.b.value))
         if not changing:
-            self._alive.append(inner)
-            self._known[-1][key] = out  # where the conditions hold it is the element itself
+            self._learn(inner, masks, out)  # where the conditions hold it is the element itself
         return out
-
-    def _known_anywhere(self, key: tuple[Any, ...]) -> bool:
-        """Whether a value is known in the lanes of a key, or in more of them."""
-        return any(self._find((*key[:2], key[2][:n])) is not None for n in range(len(key[2]) + 1))
 
     def load(self, e: Load) -> Value:
         if e.buffer.scope == "local":
@@ -333,12 +308,11 @@ class Writer(Scopes):
     def _loaded(self, e: Load, other: str) -> Value:
         (index,) = e.indices
         masks = self._masks if e.mask is None else (*self._masks, (e.mask, True))
-        before, self._masks = self._masks, masks
-        at = self.pointer(e.buffer, index, frozenset(), bool(masks))
+        with self.under(masks):
+            at = self.pointer(e.buffer, index, frozenset(), bool(masks))
         # a condition on other axes of the tile cannot make the address a wrong one
-        self._masks = tuple(m for m in masks if self._condition(m[0]).dims <= at.dims)
-        mask = self.mask()
-        self._masks = before
+        with self.under(tuple(m for m in masks if self._condition(m[0]).dims <= at.dims)):
+            mask = self.mask()
         extra = "" if mask is None else f", mask={mask.text}, other={other}"
         return self.named(Value(f"tl.load({at.text}{extra})", at.dims), e.buffer.name)
 
@@ -401,8 +375,8 @@ def _simplified(op: str, a: Value, b: Value) -> Value | None:
     return None
 
 
-def _minmax(op: str, nan: bool) -> Callable[[Writer, Binary, str, str, bool], str]:
-    def write(w: Writer, e: Binary, a: str, b: str, narrow: bool) -> str:
+def _minmax(op: str, nan: bool) -> Callable[[Binary, str, str], str]:
+    def write(e: Binary, a: str, b: str) -> str:
         if e.dtype.is_bool:
             return f"({a} {'|' if op == 'maximum' else '&'} {b})"
         carried = ", propagate_nan=tl.PropagateNan.ALL" if nan and e.dtype.is_float else ""
@@ -411,11 +385,11 @@ def _minmax(op: str, nan: bool) -> Callable[[Writer, Binary, str, str, bool], st
     return write
 
 
-def _divided(w: Writer, e: Binary, a: str, b: str, narrow: bool) -> str:
+def _divided(e: Binary, a: str, b: str) -> str:
     return f"tl.div_rn({a}, {b})" if e.dtype.compute == F32 else f"({a} / {b})"
 
 
-_BINARY: dict[str, Callable[[Writer, Binary, str, str, bool], str]] = {
+_BINARY: dict[str, Callable[[Binary, str, str], str]] = {
     "div": _divided, "min": _minmax("minimum", True), "max": _minmax("maximum", True),
     "fmin": _minmax("minimum", False), "fmax": _minmax("maximum", False),
 }  # fmt: skip

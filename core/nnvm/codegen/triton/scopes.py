@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 
 from nnvm.te.expr import Expr, Var
 
-__all__ = ["Scopes", "Tile", "Value", "paren"]
+__all__ = ["Masks", "Scopes", "Tile", "Value", "is_number", "paren"]
+
+#: Conditions around, outermost first, each with whether it holds.
+Masks = tuple[tuple[Expr, bool], ...]
 
 
 @dataclass(frozen=True)
@@ -56,8 +59,9 @@ class Scopes:
     line: Callable[[str], None]
     names: dict[object, Value] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
-    _masks: tuple[tuple[Expr, bool], ...] = ()
+    _masks: Masks = ()
     _known: list[dict[tuple[object, ...], Value]] = field(default_factory=lambda: [{}])
+    _alive: list[Expr] = field(default_factory=list)  # their ids are in keys
 
     def value(self, e: Expr) -> Value:
         """The value of an expression."""
@@ -71,11 +75,17 @@ class Scopes:
         self._known.pop()
 
     @contextmanager
-    def where(self, cond: Expr, holds: bool = True) -> Iterator[None]:
-        """Memory is read and written only where `cond` holds (or does not)."""
-        before, self._masks = self._masks, (*self._masks, (cond, holds))
+    def under(self, masks: Masks) -> Iterator[None]:
+        """Memory is read and written only where `masks` hold, whatever is around."""
+        before, self._masks = self._masks, masks
         yield
         self._masks = before
+
+    @contextmanager
+    def where(self, cond: Expr, holds: bool = True) -> Iterator[None]:
+        """Memory is read and written only where `cond` holds (or does not)."""
+        with self.under((*self._masks, (cond, holds))):
+            yield
 
     @contextmanager
     def placed(self, tile: Tile) -> Iterator[None]:
@@ -107,7 +117,7 @@ class Scopes:
         """The conditions around, as one; None where there are none."""
         if not self._masks:
             return None
-        key = ("mask", *((id(c), h) for c, h in self._masks), id(self.tile))
+        key = ("mask", *_ids(self._masks), id(self.tile))
         if (found := self._find(key)) is not None:
             return found
         values = []
@@ -122,20 +132,40 @@ class Scopes:
         return made
 
     def _condition(self, cond: Expr) -> Value:
-        with self._outside():
+        with self.under(()):
             return self.value(cond)
-
-    @contextmanager
-    def _outside(self) -> Iterator[None]:
-        before, self._masks = self._masks, ()
-        yield
-        self._masks = before
 
     def _find(self, key: tuple[object, ...]) -> Value | None:
         for known in reversed(self._known):
             if key in known:
                 return known[key]
         return None
+
+    def _known_under(self, e: Expr, masks: Masks) -> tuple[int, Value] | None:
+        """The value of `e` if it is known where `masks` hold or in more lanes, and how many of the masks that took."""
+        ids = _ids(masks)
+        for n in range(len(ids) + 1):
+            if (found := self._find((id(e), id(self.tile), ids[:n]))) is not None:
+                return n, found
+        return None
+
+    def _learn(self, e: Expr, masks: Masks, value: Value) -> None:
+        """From now on `value` is that of `e` where `masks` hold."""
+        self._alive.append(e)
+        self._known[-1][id(e), id(self.tile), _ids(masks)] = value
+
+
+def _ids(masks: Masks) -> tuple[tuple[int, bool], ...]:
+    return tuple((id(c), holds) for c, holds in masks)
+
+
+def is_number(text: str) -> bool:
+    """Is it a number of Python's rather than a value of Triton's?"""
+    try:
+        float(text.removeprefix('float("').removesuffix('")'))
+    except ValueError:
+        return False
+    return True
 
 
 def paren(text: str) -> str:

@@ -18,7 +18,7 @@ from nnvm.codegen.triton.types import number, pointer_type, type_name
 from nnvm.dtype import DType
 from nnvm.te.expr import Binary, Cast, Const, Expr, Load, Reduce, Var
 from nnvm.tir.stmt import Allocate, Assert, For, If, Let, PrimFunc, Seq, Stmt, Store
-from nnvm.tir.visitor import children, free_vars, post_order, reduced, roots, stmts
+from nnvm.tir.visitor import children, free_vars, post_order, reduced, reductions, roots, stmts
 
 __all__ = ["TritonSource", "triton_source"]
 
@@ -115,9 +115,9 @@ class _Source:
     # --- statements
 
     def stmt(self, s: Stmt) -> None:
-        reductions = () if isinstance(s, (Seq, For)) else _reductions(s)
-        if reductions and not _is_dot(s):
-            inner = [a.var for e in reductions for a in reduced(e)]
+        found = () if isinstance(s, (Seq, For)) else reductions(s)
+        if found and not _is_dot(s):
+            inner = [a.var for e in found for a in reduced(e)]
             with self.writer.placed(self._tile([*self.around, *inner])):
                 self._one(s)
         else:
@@ -278,7 +278,7 @@ def _extents(body: Stmt) -> _Extents:
 
     def walk(s: Stmt, depth: int) -> None:
         if not isinstance(s, (Seq, For)) and not _is_dot(s):
-            for axis in (a for e in _reductions(s) for a in reduced(e)):
+            for axis in (a for e in reductions(s) for a in reduced(e)):
                 assert isinstance(axis.extent, int)
                 found.put(axis.var, depth, axis.extent)
         if isinstance(s, For):
@@ -298,11 +298,6 @@ def _extents(body: Stmt) -> _Extents:
 
     walk(body, 0)
     return found
-
-
-def _reductions(s: Stmt) -> list[Reduce]:
-    """The reductions in a statement itself."""
-    return [e for root in roots(s) for e in post_order(root) if isinstance(e, Reduce)]
 
 
 def _is_dot(s: Stmt) -> bool:
