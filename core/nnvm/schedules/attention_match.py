@@ -11,7 +11,7 @@ from nnvm.te.expr import Binary, Buffer, Cast, Expr, Reduce, Var
 from nnvm.te.tensor import Read, Tensor, topological
 from nnvm.tir.affine import Space, atom_affine
 
-__all__ = ["Attention", "match_attention"]
+__all__ = ["Attention", "bare", "match_attention"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,19 +106,20 @@ def _factors(t: Tensor) -> tuple[Expr, Expr] | None:
     if t.body.op != "sum" or not isinstance(product, Binary) or product.op != "mul":
         return None
     both = (product.a, product.b)
-    return both if all(isinstance(_bare(f), Read) for f in both) else None
+    return both if all(isinstance(bare(f), Read) for f in both) else None
 
 
-def _bare(e: Expr) -> Expr:
+def bare(e: Expr) -> Expr:
+    """`e` without the conversions around it."""
     while isinstance(e, Cast):
         e = e.a
     return e
 
 
 def _read(e: Expr) -> Read:
-    bare = _bare(e)
-    assert isinstance(bare, Read)
-    return bare
+    read = bare(e)
+    assert isinstance(read, Read)
+    return read
 
 
 def _uses(e: Expr, var: Var) -> bool:

@@ -14,15 +14,14 @@ from collections.abc import Mapping, Sequence
 
 from nnvm.dim import ceildiv, numel
 from nnvm.schedules.access import Held, Inliner, Source
-from nnvm.schedules.attention_match import Attention
+from nnvm.schedules.attention_match import Attention, bare
 from nnvm.schedules.axes import Axis
 from nnvm.schedules.emit import Emitter, dim_value
-from nnvm.schedules.gpu.tiles import Body, Cut, digits, lets, next_power
+from nnvm.schedules.gpu.tiles import Body, Cut, digits, guarded, lets, next_power
 from nnvm.te.expr import (
     INDEX,
     Binary,
     Buffer,
-    Cast,
     Const,
     Expr,
     Load,
@@ -67,7 +66,7 @@ class _Builder:
         self.head = Axis(Var("head"), self.head_count).bind(space)
         env = digits(heads, atom_affine(self.head.var), space)
         self.lead = [env[h.var] if h.extent != 1 else affine(0) for h in heads]
-        tiles = HALF_TILES if _bare(a.v).dtype.is_half else TILES
+        tiles = HALF_TILES if bare(a.v).dtype.is_half else TILES
         most, keys = tiles[max(depth, columns) >= LARGE_HEAD]
         size = min(most, max(16, next_power(self.rows))) if isinstance(self.rows, int) else most
         keys = min(keys, max(16, next_power(self.keys))) if isinstance(self.keys, int) else keys
@@ -118,7 +117,7 @@ class _Builder:
         for b in (self.s, self.new_top, self.total, self.top, self.acc):
             steps = Allocate(b, steps)
         body = lets(digits(blocks, atom_affine(number), self.space), steps)
-        return Body(number, count, body, 4 if _bare(self.a.v).dtype.is_half else 8, 2)
+        return Body(number, count, body, 4 if bare(self.a.v).dtype.is_half else 8, 2)
 
     def _key_blocks(self) -> Expr:
         if not self.a.causal:
@@ -193,7 +192,7 @@ class _Builder:
         inside = None if self.depth == self.d.extent else binary("lt", self.d.var, const(self.depth, INDEX))
         q = self._factor(self.a.scores, self.a.q, self.at[-2], affine(0), step)
         k = self._factor(self.a.scores, self.a.k, affine(0), self.at[-1], step)
-        product = Binary("mul", _guarded(q, self.i.inside, inside), _guarded(k, self.j.inside, inside))
+        product = Binary("mul", guarded(q, self.i.inside, inside), guarded(k, self.j.inside, inside))
         return Reduce("sum", product, (self.d,))
 
     def _value_factor(self) -> Expr:
@@ -203,7 +202,7 @@ class _Builder:
         self.space.bind(self.key_block, affine(0), affine(self.j.blocks) - 1)
         v = self._factor(self.a.weighted, self.a.v, affine(0), atom_affine(self.c.index), key)
         inside = None if self.j.inside is None else binary("lt", Emitter().index(key), dim_value(self.keys))
-        return _guarded(v, self.c.inside, inside)
+        return guarded(v, self.c.inside, inside)
 
     def _factor(self, of: Tensor, factor: Expr, row: Affine, column: Affine, step: Affine) -> Expr:
         """A factor of one of the products at (row, column, step of the sum)."""
@@ -217,17 +216,3 @@ class _Builder:
         value = Emitter(held=self._held).value(self.inliner.element(self.a.out, at))
         address = Emitter().index(self.out.address(at))
         return self._output_tile(Store(self.out.buffer, (address,), value), True)
-
-
-def _bare(e: Expr) -> Expr:
-    return _bare(e.a) if isinstance(e, Cast) else e
-
-
-def _guarded(value: Expr, *conditions: Expr | None) -> Expr:
-    """`value` inside, else 0; the guard goes under a conversion, so that tiles are loaded as they lie in memory."""
-    if isinstance(value, Cast):
-        return Cast(_guarded(value.a, *conditions), value.dtype)
-    for c in conditions:
-        if c is not None:
-            value = Select(c, value, const(0.0, value.dtype))
-    return value

@@ -21,9 +21,9 @@ from nnvm.dtype import F32, F64, DType
 from nnvm.schedules.access import affines, parts, rewrite
 from nnvm.schedules.axes import Axis
 from nnvm.schedules.emit import Emitter, dim_value
-from nnvm.schedules.gpu.tiles import Body, Cut, digits, next_power, written
+from nnvm.schedules.gpu.tiles import Body, Cut, digits, guarded, next_power, written
 from nnvm.schedules.row_program import RowProgram
-from nnvm.te.expr import INDEX, Binary, Buffer, Cast, Expr, Load, Reduce, Select, Var, binary, const, maximum, minimum
+from nnvm.te.expr import INDEX, Binary, Buffer, Cast, Expr, Load, Reduce, Var, binary, const, maximum, minimum
 from nnvm.te.tensor import IterVar
 from nnvm.tir.affine import Space, atom_affine
 from nnvm.tir.stmt import Allocate, For, Let, Stmt, Store, seq
@@ -43,9 +43,9 @@ class Product:
     """A row program that is one sum of products.
 
     Attributes:
-        a, b: the factors, conversions from half types taken off where both have one.
+        a, b: the factors.
         rows, columns, batch, steps: axes by what depends on them; `steps` are reduced.
-        dtype: of the sum.
+        element, dtype: types of the tiles of the factors, and of the sum.
     """
 
     a: Expr
@@ -54,6 +54,7 @@ class Product:
     columns: tuple[Axis, ...]
     batch: tuple[Axis, ...]
     steps: tuple[Axis, ...]
+    element: DType
     dtype: DType
 
     @property
@@ -82,8 +83,8 @@ def product_of(program: RowProgram) -> Product | None:
         (batch if in_a and in_b else rows if in_a else columns).append(axis)
     if not all(s.var in of_a and s.var in of_b for s in program.row):
         return None
-    a, b = _without_casts(a, b)
-    found = Product(a, b, tuple(rows), tuple(columns), tuple(batch), tuple(program.row), source.dtype)
+    found = Product(a, b, tuple(rows), tuple(columns), tuple(batch), tuple(program.row), _element(a, b, source.dtype),
+                    source.dtype)  # fmt: skip
     m, n, k = found.sizes
     small = any(isinstance(d, int) and d < least for d, least in ((m, LEAST), (n, LEAST), (k, LEAST_STEPS)))
     return None if small or not rows or not columns else found
@@ -93,11 +94,10 @@ def _variables(e: Expr) -> set[object]:
     return {v for x in parts(e) for f in affines(x) for v in f.atoms()}
 
 
-def _without_casts(a: Expr, b: Expr) -> tuple[Expr, Expr]:
-    """Factors as they are in memory where both are of one half type: tiles of these are summed in float32."""
-    if isinstance(a, Cast) and isinstance(b, Cast) and a.a.dtype == b.a.dtype and a.a.dtype.is_half:
-        return a.a, b.a
-    return a, b
+def _element(a: Expr, b: Expr, dtype: DType) -> DType:
+    """The type that tiles of the factors have: a half type where both are of that one, else that of the sum."""
+    kinds = {f.a.dtype if isinstance(f, Cast) and f.a.dtype.is_half else dtype for f in (a, b)}
+    return kinds.pop() if len(kinds) == 1 else dtype
 
 
 def _extent(axes: tuple[Axis, ...]) -> Dim:
@@ -139,7 +139,7 @@ def matmul_body(program: RowProgram, product: Product, space: Space) -> Body:
     """The launch of a product and of what follows it element by element."""
     m, n, k = product.sizes
     batch = _extent(product.batch)
-    shape = tile_shape(m, n, batch, product.a.dtype, len(product.steps) > 1)
+    shape = tile_shape(m, n, batch, product.element, len(product.steps) > 1)
     number, row_block, column_block, which = Var("program"), Var("m_block"), Var("n_block"), Var("batch")
     rows = Cut.of("m", m, shape.m, atom_affine(row_block), space)
     columns = Cut.of("n", n, shape.n, atom_affine(column_block), space)
@@ -153,10 +153,10 @@ def matmul_body(program: RowProgram, product: Product, space: Space) -> Body:
     a, b = (rewrite(space, f, inner, memo=memo) for f in (product.a, product.b))
     emitter = Emitter()
     inside_k = None if k % shape.k == 0 else binary("lt", emitter.index(position), dim_value(k))
-    a, b = (_guard(emitter.value(f), (c.inside, inside_k)) for f, c in ((a, rows), (b, columns)))
+    a, b = (guarded(emitter.value(f), c.inside, inside_k) for f, c in ((a, rows), (b, columns)))
     acc = Buffer("acc", (shape.m, shape.n), product.dtype, None, "local")
     here = (emitter.index(atom_affine(rows.lane)), emitter.index(atom_affine(columns.lane)))
-    total = Reduce("sum", _multiplied(a, b, product.dtype), (IterVar(lane.var, shape.k, "reduce"),))
+    total = Reduce("sum", Binary("mul", a, b), (IterVar(lane.var, shape.k, "reduce"),))
 
     def tile(body: Stmt, guard: bool) -> Stmt:
         return rows.around(columns.around(body, guard), guard)
@@ -172,18 +172,6 @@ def matmul_body(program: RowProgram, product: Product, space: Space) -> Body:
     ])  # fmt: skip
     numbered = _numbered(number, which, row_block, column_block, rows.blocks, columns.blocks, Allocate(acc, body))
     return Body(number, batch * rows.blocks * columns.blocks, numbered, shape.warps, shape.stages)
-
-
-def _guard(value: Expr, conditions: tuple[Expr | None, ...]) -> Expr:
-    for c in conditions:
-        if c is not None:
-            value = Select(c, value, const(0.0, value.dtype))
-    return value
-
-
-def _multiplied(a: Expr, b: Expr, dtype: DType) -> Expr:
-    wide = [x if x.dtype == dtype else Cast(x, dtype) for x in (a, b)]
-    return Binary("mul", wide[0], wide[1])
 
 
 def _numbered(number: Var, which: Var, row_block: Var, column_block: Var, rows: Dim, columns: Dim, body: Stmt) -> Stmt:

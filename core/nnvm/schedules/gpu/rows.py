@@ -22,7 +22,7 @@ from nnvm.schedules.gpu.tiles import Body, Cut, digits, next_power, warps, writt
 from nnvm.schedules.row_program import Pass, Reduction, RowProgram, collapse_kept
 from nnvm.te.expr import INDEX, Buffer, Const, Expr, Load, Reduce, Select, Var, binary
 from nnvm.te.tensor import IterVar, Tensor
-from nnvm.tir.affine import Affine, Space, affine, atom_affine
+from nnvm.tir.affine import Space, affine, atom_affine
 from nnvm.tir.lower_reduce import combine, neutral, take
 from nnvm.tir.stmt import Allocate, For, If, Let, Stmt, Store, seq
 
@@ -105,44 +105,44 @@ class _Rows:
         program = self.program
         for p in program.passes:
             self.held.update((r.tensor, Var(r.tensor.name, r.tensor.dtype)) for r in p.reductions)
-        self.lane = Axis(Var("r"), self.step)
+        self.lane = Var("r")
+        self.at = self.place()  # the position in the row
+        self.space.bind(self.at, affine(0), affine(program.row_numel) - 1)
         self.emitter = Emitter(held=self._value)
         memo: dict[int, Expr] = {}
-        env = {**digits(program.kept, atom_affine(self.x.index), self.space), **self.row_digits()}
+        env = {**digits(program.kept, atom_affine(self.x.index), self.space),
+               **digits(program.row, atom_affine(self.at), self.space)}  # fmt: skip
         self.passes = [p.rewrite(self.space, env, memo) for p in program.passes]
         self.results = [w.rewrite(self.space, env, memo) for w in program.results]
 
     def _value(self, e: Held) -> Expr:
         return self.held[e.tensor]
 
-    def row_digits(self) -> dict[Var, Affine]:
-        """The row axes in terms of the position in the row."""
-        position = self.position()
-        if len(position.terms) == 1 and position.const == 0:
-            self.space.bind(next(iter(position.terms)), affine(0), affine(self.program.row_numel) - 1)
-        return digits(self.program.row, position, self.space)
-
-    def position(self) -> Affine:
-        return atom_affine(self.lane.var)
+    def place(self) -> Var:
+        """The variable of the position in the row."""
+        return self.lane
 
     def inside(self) -> Expr | None:
         """Whether the position is on the row; None where it always is."""
         length = self.program.row_numel
         if length % self.step == 0 and length != 0:
             return None
-        return binary("lt", self.emitter.index(self.position()), dim_value(length))
+        return binary("lt", self.at, dim_value(length))
 
     def source(self, r: Reduction, inside: Expr | None) -> Expr:
         value = self.emitter.value(r.source)
         return value if inside is None else Select(inside, value, neutral(r.op, value.dtype))
 
-    def writes(self, writes: Sequence[Write], inside: Expr | None) -> Stmt:
+    def stores(self, writes: Sequence[Write], inside: Expr | None) -> Stmt:
         body = written(writes, self.emitter)
-        body = body if inside is None else If(inside, body)
-        return For(self.lane.var, Const(self.step, INDEX), body, "tile")
+        return body if inside is None else If(inside, body)
+
+    def tile(self, body: Stmt) -> Stmt:
+        """`body` for each lane along the row."""
+        return For(self.lane, Const(self.step, INDEX), body, "tile")
 
     def axes(self) -> tuple[IterVar, ...]:
-        return (IterVar(self.lane.var, self.step, "reduce"),)
+        return (IterVar(self.lane, self.step, "reduce"),)
 
     def accumulator(self, r: Reduction, source: Expr, at: Expr, size: int) -> _Accumulator:
         """Partial results of a reduction, `size` of them, of which element `at` takes `source`."""
@@ -185,7 +185,7 @@ class _Persistent(_Rows):
         for p in reversed(self.passes):
             # what the stores need of this pass's reductions is bound around them
             if p.writes:
-                body.insert(0, self.writes(p.writes, inside))
+                body.insert(0, self.tile(self.stores(p.writes, inside)))
             for r in reversed(p.reductions):
                 index = None if r.index is None else self.emitter.value(r.index)
                 value = Reduce(r.op, self.source(r, inside), self.axes(), index)
@@ -196,11 +196,9 @@ class _Persistent(_Rows):
 class _Looped(_Rows):
     """Positions are `block * step + lane`, so the row axes are divisions of that."""
 
-    def position(self) -> Affine:
-        if not hasattr(self, "block"):
-            self.block = Axis(Var("r_block"), ceildiv(self.program.row_numel, self.step)).bind(self.space)
-            self.at = Var("r_at")
-        return atom_affine(self.at)
+    def place(self) -> Var:
+        self.block = Axis(Var("r_block"), ceildiv(self.program.row_numel, self.step)).bind(self.space)
+        return Var("r_at")
 
     def write(self) -> Stmt:
         body: list[Stmt] = [written(self.results, self.emitter)] if self.results else []
@@ -209,25 +207,22 @@ class _Looped(_Rows):
         return seq(body)
 
     def _stores(self, p: Pass) -> Stmt:
-        inside = self.inside()
-        body = written(p.writes, self.emitter)
-        return body if inside is None else If(inside, body)
+        return self.stores(p.writes, self.inside())
 
     def _walk(self, body: Sequence[Stmt]) -> Stmt:
         """`body` for each position of the row, a block at a time."""
-        place = self.emitter.index(atom_affine(self.block.var) * self.step + atom_affine(self.lane.var))
-        tile = For(self.lane.var, Const(self.step, INDEX), Let(self.at, place, seq(body)), "tile")
-        return For(self.block.var, dim_value(self.block.extent), tile, "serial")
+        place = self.emitter.index(atom_affine(self.block.var) * self.step + atom_affine(self.lane))
+        return For(self.block.var, dim_value(self.block.extent), self.tile(Let(self.at, place, seq(body))), "serial")
 
     def _pass(self, p: Pass, rest: Stmt) -> Stmt:
-        inside, lane = self.inside(), self.emitter.index(atom_affine(self.lane.var))
-        made = [self.accumulator(r, self.source(r, inside), lane, self.step) for r in p.reductions]
+        inside = self.inside()
+        made = [self.accumulator(r, self.source(r, inside), self.lane, self.step) for r in p.reductions]
         for r, a in zip(p.reductions, made):
             rest = Let(self.held[r.tensor], Reduce(r.op, a.value, self.axes(), a.index), rest)
         steps = [a.step for a in made]
         if p.writes:
             steps.append(self._stores(p))
-        begin = For(self.lane.var, Const(self.step, INDEX), seq([a.start for a in made]), "tile")
+        begin = self.tile(seq([a.start for a in made]))
         return _allocated(made, seq([begin, self._walk(steps), rest]))
 
 
@@ -244,5 +239,5 @@ class _Window(_Rows):
         steps = [a.step for a in made]
         if p.writes:
             steps.append(written(p.writes, self.emitter))
-        walk = For(self.lane.var, dim_value(self.program.row_numel), seq(steps), "unrolled")
+        walk = For(self.lane, dim_value(self.program.row_numel), seq(steps), "unrolled")
         return _allocated(made, seq([*(a.start for a in made), walk, body]))

@@ -39,7 +39,7 @@ def parts_of_product(product: Product, program: RowProgram) -> int:
         return 1
     if not _can_split(program):
         return 1
-    shape = tile_shape(m, n, batch, product.a.dtype, len(product.steps) > 1)
+    shape = tile_shape(m, n, batch, product.element, len(product.steps) > 1)
     programs = -(-m // shape.m) * -(-n // shape.n) * batch
     wanted = min(k // STEPS, BUSY // max(programs, 1))
     return next((s for s in range(wanted, 1, -1) if k % s == 0), 1)

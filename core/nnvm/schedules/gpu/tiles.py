@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from nnvm.dim import Dim, ceildiv, symbols
 from nnvm.schedules.axes import Axis, Write
 from nnvm.schedules.emit import Emitter, dim_value
-from nnvm.te.expr import INDEX, Buffer, Const, Expr, Var, binary, is_size
+from nnvm.te.expr import INDEX, Buffer, Cast, Const, Expr, Select, Var, binary, const, is_size
 from nnvm.tir.affine import Affine, Space, affine, atom_affine
 from nnvm.tir.stmt import For, GridKernel, If, Let, PrimFunc, Stmt, Store, seq
 from nnvm.tir.visitor import free_vars, loads, stmts
 
-__all__ = ["Body", "Cut", "digits", "kernel_of", "lets", "next_power", "warps", "written"]
+__all__ = ["Body", "Cut", "digits", "guarded", "kernel_of", "lets", "next_power", "warps", "written"]
 
 #: Elements of a tile that 4 warps (128 threads) work on, from which on there are 8, and 16.
 EIGHT_WARPS, SIXTEEN_WARPS = 4096, 16384
@@ -97,6 +97,16 @@ def lets(places: dict[Var, Affine], body: Stmt) -> Stmt:
     for var, value in places.items():
         body = Let(var, Emitter().index(value), body)
     return body
+
+
+def guarded(value: Expr, *conditions: Expr | None) -> Expr:
+    """`value` inside, else 0; the guard goes under a conversion, so that tiles are loaded as they lie in memory."""
+    if isinstance(value, Cast):
+        return Cast(guarded(value.a, *conditions), value.dtype)
+    for c in conditions:
+        if c is not None:
+            value = Select(c, value, const(0.0, value.dtype))
+    return value
 
 
 def written(writes: Sequence[Write], emitter: Emitter) -> Stmt:
