@@ -25,7 +25,7 @@ def right(run, m, rows):
         return bool(torch.allclose(run(x), m(x), atol=1e-4, rtol=1e-4))
 """
 
-FORK = (
+COMPILED = (
     COMMON
     + '''
 import multiprocessing, threading
@@ -53,6 +53,12 @@ x3, want3 = reference(3)                            # eager itself may not run i
 def calls():
     with torch.no_grad():
         return all(torch.allclose(f(x3), want3, atol=1e-4, rtol=1e-4) for f in (run, direct))
+'''
+)
+
+FORK = (
+    COMPILED
+    + '''
 
 assert in_child(calls) == 0, "a child that calls what its parent compiled"
 assert calls(), "the parent goes on"
@@ -99,33 +105,8 @@ print("all right")
 )
 
 LOADER = (
-    COMMON
+    COMPILED
     + '''
-import multiprocessing, threading
-torch.set_num_threads(2)
-m = network()
-run = torch.compile(m, backend="nnvm", dynamic=True)
-direct = nnvm_torch.compile(m, dynamic={"rows": (1, 64)})
-assert right(run, m, 2) and right(direct, m, 2)     # OpenMP's threads are there by now
-
-def in_child(work, seconds=100):
-    """The exit status of a forked child that does `work`."""
-    pid = os.fork()
-    if pid == 0:
-        signal.alarm(seconds)
-        os._exit(0 if work() else 1)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-def reference(rows):
-    x = torch.linspace(-1, 1, rows * 3 * 256).reshape(rows, 3, 16, 16)
-    with torch.no_grad():
-        return x, m(x)
-
-x3, want3 = reference(3)                            # eager itself may not run in parallel in a forked child
-
-def calls():
-    with torch.no_grad():
-        return all(torch.allclose(f(x3), want3, atol=1e-4, rtol=1e-4) for f in (run, direct))
 
 # workers of a DataLoader that run the model
 class Data(torch.utils.data.Dataset):

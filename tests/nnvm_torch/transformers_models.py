@@ -33,6 +33,17 @@ SPEECH = {
     "num_conv_pos_embedding_groups": 2,
     "vocab_size": 32,
 }
+#: Sizes of encoders with decoders.
+PAIR = {
+    "vocab_size": 99,
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 37,
+    "decoder_ffn_dim": 37,
+}
 IMAGE = {
     "image_size": 32,
     "patch_size": 8,
@@ -202,14 +213,7 @@ MODELS: dict[str, Model] = {
     "bart": Model(
         "bart",
         {
-            "vocab_size": 99,
-            "d_model": 32,
-            "encoder_layers": 2,
-            "decoder_layers": 2,
-            "encoder_attention_heads": 4,
-            "decoder_attention_heads": 4,
-            "encoder_ffn_dim": 37,
-            "decoder_ffn_dim": 37,
+            **PAIR,
             "max_position_embeddings": 64,
             "pad_token_id": 1,
             "bos_token_id": 0,
@@ -223,14 +227,7 @@ MODELS: dict[str, Model] = {
     "marian": Model(
         "marian",
         {
-            "vocab_size": 99,
-            "d_model": 32,
-            "encoder_layers": 2,
-            "decoder_layers": 2,
-            "encoder_attention_heads": 4,
-            "decoder_attention_heads": 4,
-            "encoder_ffn_dim": 37,
-            "decoder_ffn_dim": 37,
+            **PAIR,
             "max_position_embeddings": 64,
             "pad_token_id": 1,
             "eos_token_id": 0,
@@ -244,14 +241,7 @@ MODELS: dict[str, Model] = {
     "pegasus": Model(
         "pegasus",
         {
-            "vocab_size": 99,
-            "d_model": 32,
-            "encoder_layers": 2,
-            "decoder_layers": 2,
-            "encoder_attention_heads": 4,
-            "decoder_attention_heads": 4,
-            "encoder_ffn_dim": 37,
-            "decoder_ffn_dim": 37,
+            **PAIR,
             "max_position_embeddings": 64,
             "forced_eos_token_id": None,
         },
@@ -325,14 +315,7 @@ MODELS: dict[str, Model] = {
     "whisper": Model(
         "whisper",
         {
-            "vocab_size": 99,
-            "d_model": 32,
-            "encoder_layers": 2,
-            "decoder_layers": 2,
-            "encoder_attention_heads": 4,
-            "decoder_attention_heads": 4,
-            "encoder_ffn_dim": 37,
-            "decoder_ffn_dim": 37,
+            **PAIR,
             "max_source_positions": 20,
             "max_target_positions": 32,
             "num_mel_bins": 16,

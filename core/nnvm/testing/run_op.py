@@ -20,15 +20,15 @@ from nnvm.graph.graph import Graph
 from nnvm.graph.node import Node, apply, variable
 from nnvm.graph.types import TensorType
 from nnvm.runtime.llvm_jit import compile_funcs
-from nnvm.runtime.memory import ALIGNMENT
+from nnvm.runtime.memory import NumpyMemory
 from nnvm.runtime.triton_launch import LaunchProgram, TritonKernel
 from nnvm.target import Target
 from nnvm.te.schedule import Schedule
 from nnvm.tir.interpreter import run
 from nnvm.tir.lower import lower
-from nnvm.tir.stmt import PrimFunc
+from nnvm.tir.stmt import GridKernel, PrimFunc
 
-__all__ = ["ROUTES", "build_func", "run_op"]
+__all__ = ["ROUTES", "build_func", "run_launches", "run_op"]
 
 Array = np.ndarray[Any, Any]
 
@@ -78,15 +78,18 @@ def _call_scheduled(node: Node, arrays: Sequence[Array], symbols: Mapping[str, i
 def _call_triton(node: Node, arrays: Sequence[Array], symbols: Mapping[str, int]) -> list[Array]:
     """As a group of its own in Triton's interpreter."""
     graph = Graph(node.outputs, tuple(e.node for e in node.inputs))
-    kernel = TritonKernel.of(lower_group_for_gpu(graph, "kernel"), Target.parse("cuda"))
     outputs = _outputs(node, symbols)
-    inputs = [np.ascontiguousarray(a) for a in arrays]
-    bases = [a.ctypes.data for a in (*inputs, *outputs)]
-    workspace = np.empty(evaluate(kernel.workspace, symbols) + ALIGNMENT, np.uint8)
-    start = workspace.ctypes.data + -workspace.ctypes.data % ALIGNMENT
-    step = (kernel, [(i, 0) for i in range(len(bases))], [symbols[s] for s in kernel.symbols])
-    LaunchProgram([step]).run(bases, start, 1)
+    run_launches(lower_group_for_gpu(graph, "kernel"), [*map(np.ascontiguousarray, arrays), *outputs], symbols)
     return outputs
+
+
+def run_launches(group: GridKernel, arrays: Sequence[Array], symbols: Mapping[str, int] | None = None) -> None:
+    """Runs the launches of a group in Triton's interpreter; `arrays` are contiguous, the outputs written in place."""
+    sizes = symbols or {}
+    kernel, memory = TritonKernel.of(group, Target.parse("cuda")), NumpyMemory()
+    workspace = memory.arena(evaluate(kernel.workspace, sizes))
+    step = (kernel, [(i, 0) for i in range(len(arrays))], [sizes[s] for s in kernel.symbols])
+    LaunchProgram([step]).run([memory.pointer(a) for a in arrays], memory.pointer(workspace), 1)
 
 
 #: Ways to run an op: what the node gives for arrays and values of the named sizes.

@@ -12,9 +12,9 @@ import pytest
 from nnvm.dtype import BOOL
 from nnvm.graph.evaluate import evaluate_graph
 from nnvm.graph.types import TensorType
-from nnvm.runtime.memory import ALIGNMENT
-from nnvm.runtime.triton_launch import LaunchProgram, TritonKernel
+from nnvm.runtime.triton_launch import TritonKernel
 from nnvm.target import Target
+from nnvm.testing.run_op import run_launches
 from nnvm.tir import interpreter
 from nnvm.tir.verify import verify
 from tests.codegen.triton.groups import GROUPS, graph_of, lowered
@@ -59,12 +59,8 @@ def test_values(name: str) -> None:
     graph = graph_of(name)
     arrays = [array(v[0].type) for v in graph.inputs]
     (expected,) = evaluate_graph(graph, arrays)
-    kernel = TritonKernel.of(lowered(name), CUDA)
     out = np.empty(expected.shape, graph.outputs[0].type.dtype.numpy)
-    bases = [a.ctypes.data for a in (*arrays, out)]
-    workspace = np.empty(int(kernel.workspace) + ALIGNMENT, np.uint8)  # type: ignore[arg-type]
-    start = workspace.ctypes.data + -workspace.ctypes.data % ALIGNMENT
-    LaunchProgram([(kernel, [(i, 0) for i in range(len(bases))], [])]).run(bases, start, 1)
+    run_launches(lowered(name), [*arrays, out])
     rtol, atol = (4e-3, 4e-3) if out.dtype == np.float16 else (2e-5, 2e-5)
     atol *= max(1.0, float(np.abs(expected).max()))
     np.testing.assert_allclose(out.astype(np.float64), expected.astype(np.float64), rtol=rtol, atol=atol)
@@ -87,11 +83,9 @@ def test_tensor_ir_gives_the_values(name: str) -> None:
 
 @pytest.mark.triton
 def test_a_failed_check_raises() -> None:
-    kernel = TritonKernel.of(lowered("take"), CUDA)
     x, i, out = np.zeros((50, 24), np.float32), np.full((6, 3), 50), np.empty((6, 3, 24), np.float32)
-    program = LaunchProgram([(kernel, [(n, 0) for n in range(3)], [])])
     with pytest.raises(IndexError, match="out of range"):
-        program.run([a.ctypes.data for a in (x, i, out)], 0, 1)
+        run_launches(lowered("take"), [x, i, out])
 
 
 def test_unknown_function_is_said() -> None:
