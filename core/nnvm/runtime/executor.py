@@ -7,18 +7,19 @@ All sizes and addresses of a call come from three places: the compiled graph's p
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from ctypes import c_int64
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
-from nnvm.dim import Dim, evaluate
+from nnvm.dim import Dim, substitute
+from nnvm.dim_values import DimValues
 from nnvm.dtype import U8, DType
 from nnvm.graph.devices import CPU, device_of
 from nnvm.graph.graph import Graph
 from nnvm.graph.node import Node, NodeEntry
-from nnvm.graph.passes.plan_memory import MemoryPlan
+from nnvm.graph.passes.plan_memory import MemoryPlan, Place
 from nnvm.runtime import openmp
 from nnvm.runtime.defined_kernel import DefinedKernel, DefinedSegment
 from nnvm.runtime.device import DeviceCall, runtime_of
@@ -73,6 +74,44 @@ class Plan:
     steps: tuple[KernelStep | HostStep | DeviceStep, ...]
     constants: tuple[NodeEntry, ...]
     symbols: Mapping[str, tuple[int, int]]
+
+    @cached_property
+    def located(self) -> Mapping[NodeEntry, tuple[Place, Dim]]:
+        """Of each value that is touched: its place that is no view, and the byte offset in the memory it lies in."""
+        touched = [e for s in self.steps for e in (*s.node.inputs, *s.node.outputs)]
+        found: dict[NodeEntry, tuple[Place, Dim]] = {}
+        for e in (*touched, *self.graph.outputs):
+            if e not in found:
+                place, extra = self.memory.locate(e)
+                found[e] = place, place.offset + extra
+        return found
+
+    @cached_property
+    def workspaces(self) -> tuple[Dim, ...]:
+        """Bytes of workspace that one thread of each kernel call needs."""
+        calls = (s for s in self.steps if isinstance(s, KernelStep))
+        return tuple(dict.fromkeys(substitute(s.kernel.workspace, s.symbols) for s in calls))
+
+    @cached_property
+    def values(self) -> DimValues:
+        """The sizes and offsets that an instance consists of."""
+        return DimValues(self._dims())
+
+    def _dims(self) -> Iterator[Dim]:
+        yield self.memory.arena_bytes
+        yield from self.workspaces
+        for step in self.steps:
+            if isinstance(step, KernelStep):
+                yield from step.symbols.values()
+        for entry, (_, offset) in self.located.items():
+            yield offset
+            yield from entry.type.shape
+        for strides in self.graph.attrs.get("output_strides") or ():
+            yield from strides or ()
+
+
+#: The values of a plan's sizes and offsets.
+Value = Callable[[Dim], int]
 
 
 @dataclass
@@ -263,6 +302,7 @@ class Executor:
 
     def _instantiate(self, env: dict[str, int]) -> _Instance:
         plan, graph = self.plan, self.plan.graph
+        value = plan.values(env)
         segments: list[Program | LaunchProgram | DefinedSegment | _Host] = []
         calls: list[tuple[Kernel | TritonKernel, list[tuple[int, int]], list[int]]] = []
 
@@ -274,37 +314,37 @@ class Executor:
         for step in plan.steps:
             if not isinstance(step, KernelStep):
                 flush()
-                segments.append(self._host(step, env))
+                segments.append(self._host(step, env, value))
                 continue
-            refs = [self._reference(e, env) for e in step.buffers]
+            refs = [self._reference(e, value) for e in step.buffers]
             if isinstance(step.kernel, DefinedKernel):
                 flush()
                 segments.append(step.kernel.segment(refs, env))
                 continue
-            calls.append((step.kernel, refs, [evaluate(d, env) for d in step.symbols.values()]))
+            calls.append((step.kernel, refs, [value(d) for d in step.symbols.values()]))
         flush()
-        workspace = max((evaluate_kernel_workspace(s, env) for s in plan.steps if isinstance(s, KernelStep)), default=0)
+        workspace = max(map(value, plan.workspaces), default=0)
         strides = graph.attrs.get("output_strides") or (None,) * len(graph.outputs)
         outputs: list[tuple[tuple[int, ...], DType, tuple[int, ...] | None]] = []
         elsewhere: list[tuple[int, _View, bool]] = []
         for i, (entry, stride) in enumerate(zip(graph.outputs, strides)):
-            where = self._view(entry, env)
+            where = self._view(entry, value)
             copied = i in plan.memory.copies
             if copied or where.base != self._first_output + i:
                 elsewhere.append((i, where, copied))
             if not copied and where.base != self._first_output + i:
                 outputs.append(((0,), U8, None))  # takes no memory: the tensor is another one's
             else:
-                wanted = tuple(evaluate(d, env) for d in stride) if stride is not None else None
+                wanted = tuple(map(value, stride)) if stride is not None else None
                 outputs.append((where.shape, where.dtype, wanted))
-        arenas = ArenaPool(self.memory, evaluate(plan.memory.arena_bytes, env), workspace, self._free_arenas)
+        arenas = ArenaPool(self.memory, value(plan.memory.arena_bytes), workspace, self._free_arenas)
         return _Instance(env, segments, arenas, outputs, elsewhere)
 
-    def _host(self, step: HostStep | DeviceStep, env: Mapping[str, int]) -> _Host:
+    def _host(self, step: HostStep | DeviceStep, env: Mapping[str, int], value: Value) -> _Host:
         outputs = []
         for e in step.node.outputs:
-            base, _ = self._reference(e, env)
-            outputs.append((base, tuple(evaluate(d, env) for d in e.type.shape), e.type.dtype))
+            base, _ = self._reference(e, value)
+            outputs.append((base, tuple(map(value, e.type.shape)), e.type.dtype))
         call: Any
         if isinstance(step, HostStep):
             call = step.node.op.attr("host_call")(step.node.attrs)
@@ -315,24 +355,22 @@ class Executor:
                 return device_call(memory, env, tensors)
 
         here = device_of(step.node) == CPU
-        return _Host(call, [self._view(e, env) for e in step.node.inputs], outputs, here)
+        return _Host(call, [self._view(e, value) for e in step.node.inputs], outputs, here)
 
-    def _view(self, entry: NodeEntry, env: Mapping[str, int]) -> _View:
-        base, offset = self._reference(entry, env)
-        return _View(base, offset, tuple(evaluate(d, env) for d in entry.type.shape), entry.type.dtype,
-                     entry.type.device)  # fmt: skip
+    def _view(self, entry: NodeEntry, value: Value) -> _View:
+        base, offset = self._reference(entry, value)
+        return _View(base, offset, tuple(map(value, entry.type.shape)), entry.type.dtype, entry.type.device)
 
-    def _reference(self, entry: NodeEntry, env: Mapping[str, int]) -> tuple[int, int]:
+    def _reference(self, entry: NodeEntry, value: Value) -> tuple[int, int]:
         """(position in the table of base addresses, byte offset) of a value."""
-        place, extra = self.plan.memory.locate(entry)
-        offset = evaluate(place.offset + extra, env)
+        place, offset = self.plan.located[entry]
         if place.kind == "arena":
-            return 0, offset
+            return 0, value(offset)
         if place.kind == "output":
-            return self._first_output + place.index, offset
+            return self._first_output + place.index, value(offset)
         if place.kind in ("constant", "host"):
-            return self._base_of[self.plan.memory.root(entry)], offset
-        return 1 + place.index, offset
+            return self._base_of[self.plan.memory.root(entry)], value(offset)
+        return 1 + place.index, value(offset)
 
 
 def _program(calls: Sequence[tuple[Any, list[tuple[int, int]], list[int]]], memory: Memory) -> Program | LaunchProgram:
@@ -340,9 +378,3 @@ def _program(calls: Sequence[tuple[Any, list[tuple[int, int]], list[int]]], memo
     if isinstance(calls[0][0], TritonKernel):
         return LaunchProgram(calls, memory)
     return Program(calls)
-
-
-def evaluate_kernel_workspace(step: KernelStep, env: Mapping[str, int]) -> int:
-    """Bytes of workspace that one thread of this kernel call needs."""
-    local = {name: evaluate(d, env) for name, d in step.symbols.items()}
-    return evaluate(step.kernel.workspace, local)
