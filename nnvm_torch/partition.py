@@ -14,7 +14,7 @@ import torch
 
 from nnvm.dim import Dim, SymDim, evaluate
 from nnvm.graph import OpPattern, Param, TensorType, register
-from nnvm_torch.tensors import HANDLE, HANDLE_TYPE, torch_dtype
+from nnvm_torch.tensors import HANDLE, HANDLE_TYPE, laid_out, torch_dtype
 
 __all__ = ["TOKEN", "AtenCall", "Size", "Slot", "is_effect", "is_view", "needs_strides"]
 
@@ -81,10 +81,18 @@ def is_effect(target: Any) -> bool:
     return target._schema.name.startswith("aten::_assert") or not target._schema.returns
 
 
+#: Calls whose results lie in their argument's memory though their schema promises nothing.
+_UNDECLARED_VIEWS = frozenset(
+    {"aten::unsafe_split", "aten::unsafe_split_with_sizes", "aten::unsafe_chunk", "aten::_unsafe_view"}
+)
+
+
 def is_view(target: Any) -> bool:
-    """Do its results lie in the memory of its first argument, by its schema?"""
+    """Do its results lie in the memory of its first argument?"""
     if not isinstance(target, torch._ops.OpOverload):
         return False
+    if target._schema.name in _UNDECLARED_VIEWS:
+        return True
     returns = target._schema.returns
     return bool(returns) and returns[0].alias_info is not None and not returns[0].alias_info.is_write
 
@@ -100,7 +108,9 @@ def _fill(template: Any, tensors: Sequence[torch.Tensor], env: Mapping[str, int]
     kind = type(template)
     if kind is Slot:
         tensor = tensors[template.index]
-        return tensor if template.strides is None else _laid_out(tensor, template.strides, env)
+        if template.strides is None:
+            return tensor
+        return laid_out(tensor, tuple(evaluate(s, env) for s in template.strides))
     if kind is Size:
         return evaluate(template.dim, env)
     if kind is list or kind is tuple:
@@ -108,13 +118,6 @@ def _fill(template: Any, tensors: Sequence[torch.Tensor], env: Mapping[str, int]
     if kind is dict:
         return {k: _fill(t, tensors, env) for k, t in template.items()}
     return template
-
-
-def _laid_out(tensor: torch.Tensor, strides: Sequence[Dim], env: Mapping[str, int]) -> torch.Tensor:
-    want = tuple(evaluate(s, env) for s in strides)
-    if tensor.stride() == want:
-        return tensor
-    return torch.empty_strided(tensor.shape, want, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
 def _flat(result: Any) -> list[Any]:

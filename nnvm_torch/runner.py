@@ -12,7 +12,7 @@ from nnvm.dim import Dim, evaluate
 from nnvm.runtime import openmp
 from nnvm.runtime.executor import Executor, Plan
 from nnvm_torch.fx_importer import FromGraph, Imported, Plain, Result, View
-from nnvm_torch.tensors import HANDLE, TorchMemory, constant_tensor
+from nnvm_torch.tensors import HANDLE, TorchMemory, constant_tensor, laid_out
 from nnvm_torch.weights import Weights
 
 __all__ = ["Runner"]
@@ -109,7 +109,6 @@ class Runner:
                 env[name] = args[position].shape[axis]
         return executor.run(inputs, env)
 
-
     def _run_on_gpu(self, args: Sequence[Any], env: dict[str, int]) -> Sequence[Any]:
         """Launches go to the current stream of the graph's own device, whichever is current."""
         with torch.cuda.device(self.imported.device):
@@ -184,7 +183,7 @@ def _fixed(outputs: Sequence[Any], fixes: Sequence[tuple[int, tuple[Dim, ...] | 
         if strides is None and not t.is_contiguous():
             t = t.contiguous()
         elif tuple(want) != t.stride():
-            t = torch.empty_strided(t.shape, want, dtype=t.dtype, device=t.device).copy_(t)
+            t = laid_out(t, tuple(want))
         elif t.untyped_storage()._cdata in storages:
             t = t.clone()
         storages.add(t.untyped_storage()._cdata)

@@ -18,7 +18,7 @@ from nnvm.graph import TensorType
 
 __all__ = [
     "HANDLE", "HANDLE_TYPE", "TORCH_DTYPES", "TorchMemory", "UnsupportedSize", "constant_tensor", "dim_of", "dtype_of",
-    "is_foreign", "numpy_of", "on_device", "shape_of", "strides_of", "torch_dtype", "type_of",
+    "is_foreign", "laid_out", "numpy_of", "on_device", "shape_of", "strides_of", "torch_dtype", "type_of",
 ]  # fmt: skip
 
 TORCH_DTYPES: dict[torch.dtype, DType] = {
@@ -152,6 +152,25 @@ def constant_tensor(value: np.ndarray, type: TensorType) -> torch.Tensor:  # typ
     return flat.view(torch.bfloat16) if type.dtype == BF16 else flat
 
 
+def laid_out(t: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """The tensor itself where its strides are these, else a copy that has them."""
+    if t.stride() == strides:
+        return t
+    out = torch.empty_strided(t.shape, strides, dtype=t.dtype, device=t.device)
+    _copy(out, t)
+    return out
+
+
+def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Elements of `target` may share memory, where those of `source` are equal; ATen copies to no such tensor."""
+    if torch._debug_has_internal_overlap(target) == 0 or not target.numel():
+        target.copy_(source)
+        return
+    size = 1 + sum((n - 1) * s for n, s in zip(target.shape, target.stride()))
+    place = torch.arange(size, device=target.device).as_strided(target.shape, target.stride())
+    target.as_strided((size,), (1,))[place.reshape(-1)] = source.reshape(-1)
+
+
 class _Flags:
     """Integers in pinned memory of the host, which a GPU reaches at the same address."""
 
@@ -204,7 +223,7 @@ class TorchMemory:
         return tensor.resolve_neg().contiguous()
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        target.copy_(source)
+        _copy(target, source)
 
     def pointer(self, tensor: torch.Tensor | None) -> int:
         # AOTAutograd passes None for the tokens that keep its effects in order

@@ -53,6 +53,25 @@ def test_views_of_outputs_and_inputs_alias_as_in_eager() -> None:
     assert turned.data_ptr() == x.data_ptr() and x_out is x and row.data_ptr() not in (x.data_ptr(), y.data_ptr())
 
 
+def test_parts_that_eager_does_not_copy_alias() -> None:
+    (halves, thirds), (x,) = check(lambda x: (torch.unsafe_split(x, 2), torch.unsafe_chunk(x, 3, 1)), torch.randn(4, 6))
+    assert [t.untyped_storage()._cdata for t in (*halves, *thirds)] == [x.untyped_storage()._cdata] * 5
+    (a, b), _ = check(lambda x: torch.unsafe_split_with_sizes(x + 1, [1, 3]), torch.randn(4, 6))
+    assert b.data_ptr() == a.data_ptr() + 24
+
+
+@pytest.mark.parametrize("strides", [(2, 0, 1), (1, 1, 1), (0, 0, 0)])
+def test_results_whose_elements_share_memory(strides: tuple[int, ...]) -> None:
+    def fn(x: Any) -> Any:
+        return torch.empty_strided((2, 3, 4), strides, dtype=x.dtype), x.new_empty_strided((2, 3, 4), strides), x + 1
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        a, b, c = compiled(fn)(x := torch.randn(3))
+    assert a.stride() == b.stride() == strides and a.shape == b.shape == (2, 3, 4)
+    assert torch.equal(c, x + 1)
+
+
 def test_equal_outputs_are_tensors_of_their_own() -> None:
     (a, b, c, d), (x,) = check(lambda x: (x * 2, x * 2, x.clone(), torch.ones(3)), torch.randn(3))
     assert len({t.data_ptr() for t in (a, b, c, d, x)}) == 5

@@ -74,6 +74,13 @@ def test_orthogonal_polynomials(check, family):
     check("orthogonal_polynomial", [x, n], POLYNOMIALS[family](x, n.float()), tolerance=50, family=family)
 
 
+@pytest.mark.parametrize("family", ["hermite_h", "hermite_he", "laguerre_l", "legendre_p", "chebyshev_v"])
+def test_orthogonal_polynomials_round_as_eager_does(check, family):
+    """Near a zero the terms cancel, and what is left is what was rounded."""
+    x, n = torch.randn(500, generator=R) * 3, torch.randint(2, 9, (500,), generator=R)
+    check("orthogonal_polynomial", [x, n], POLYNOMIALS[family](x, n.float()), tolerance=0, family=family)
+
+
 def test_polynomials_of_nan(check):
     """PyTorch's own of degree 2 and more are memory that nobody wrote."""
     x, n = torch.full((4,), math.nan), torch.tensor([0, 1, 2, 9])

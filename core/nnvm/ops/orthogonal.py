@@ -36,21 +36,23 @@ _MOST = 1 << 20
 
 @dataclass(frozen=True)
 class _Family:
-    """`first(x)` is the polynomial of degree 1, `step(x, k, p, q)` that of degree k + 1 from those of k - 1 and k.
+    """`first(x)` is the polynomial of degree 1; `step(x, k)` gives a, b and d of the one of degree k + 1 from those of
+    k (q) and k - 1 (p): (a q - b p) / d. Where terms cancel, the last bit of the rounding decides: a q is not rounded
+    before b p is taken off, as compilers make it for eager.
 
     `closed(angle, n, unary)` is the one of degree n at cos(angle), used above degree `above`. Hermite polynomials are
     NaN beyond a degree, as in eager.
     """
 
     first: Callable[[Any], Any]
-    step: Callable[[Any, Any, Any, Any], Any]
+    step: Callable[[Any, Any], tuple[Any, Any, Any]]
     closed: Callable[[Any, Any, Unary], Any] | None = None
     above: int = 8
     bounded: bool = False
 
 
-def _chebyshev(x: Any, k: Any, p: Any, q: Any) -> Any:
-    return (x + x) * q - p
+def _chebyshev(x: Any, k: Any) -> tuple[Any, Any, Any]:
+    return x + x, None, None
 
 
 _FAMILIES = {
@@ -60,12 +62,18 @@ _FAMILIES = {
                            lambda a, n, f: f("cos", a * (n + 0.5)) / f("cos", a * 0.5)),
     "chebyshev_w": _Family(lambda x: x + x + 1.0, _chebyshev,
                            lambda a, n, f: f("sin", a * (n + 0.5)) / f("sin", a * 0.5)),
-    "hermite_h": _Family(lambda x: x + x, lambda x, k, p, q: (x + x) * q - (k + k) * p, bounded=True),
-    "hermite_he": _Family(lambda x: x, lambda x, k, p, q: x * q - k * p, bounded=True),
-    "laguerre_l": _Family(lambda x: x * -1.0 + 1.0,
-                          lambda x, k, p, q: ((k + k + (x * -1.0 + 1.0)) * q - k * p) / (k + 1.0)),
-    "legendre_p": _Family(lambda x: x, lambda x, k, p, q: ((k + k + 1.0) * x * q - k * p) / (k + 1.0)),
+    "hermite_h": _Family(lambda x: x + x, lambda x, k: (x + x, k + k, None), bounded=True),
+    "hermite_he": _Family(lambda x: x, lambda x, k: (x, k, None), bounded=True),
+    "laguerre_l": _Family(lambda x: x * -1.0 + 1.0, lambda x, k: (k + k + (x * -1.0 + 1.0), k, k + 1.0)),
+    "legendre_p": _Family(lambda x: x, lambda x, k: ((k + k + 1.0) * x, k, k + 1.0)),
 }  # fmt: skip
+
+
+def _next(family: _Family, x: Any, k: Any, p: Any, q: Any, fma: Callable[[Any, Any, Any], Any]) -> Any:
+    """The polynomial of degree k + 1 at x from those of degree k - 1 and k."""
+    a, b, d = family.step(x, k)
+    value = fma(a, q, (p if b is None else b * p) * -1.0)
+    return value if d is None else value / d
 
 
 def _bound(t: DType) -> int:
@@ -106,7 +114,7 @@ def _build(attrs: Attrs, inputs: Types, outputs: Types, name: str) -> PrimFunc:
             order = te.cast(k + 1, t)
             last = te.load(q, (0,))
             return Allocate(following, seq([
-                store(following, (0,), family.step(value, order, te.load(p, (0,)), last)),
+                store(following, (0,), _next(family, value, order, te.load(p, (0,)), last, te.fma)),
                 store(p, (0,), last), store(q, (0,), te.load(following, (0,))),
             ]))  # fmt: skip
 
@@ -121,6 +129,9 @@ def _reference(attrs: Attrs, x: Array, degree: Array) -> tuple[Array]:
     family = _FAMILIES[attrs["family"]]
     functions = {"cos": np.cos, "sin": np.sin}
 
+    def fma(a: Any, b: Any, c: Any) -> Any:
+        return x.dtype.type(np.longdouble(a) * np.longdouble(b) + np.longdouble(c))
+
     def one(value: Any, n: int) -> Any:
         value = value + value - 1 if attrs["shifted"] else value
         if n <= 0:
@@ -131,7 +142,7 @@ def _reference(attrs: Attrs, x: Array, degree: Array) -> tuple[Array]:
             return family.closed(np.arccos(np.float64(value)), float(n), lambda name, v: functions[name](v))
         p, q = x.dtype.type(1), family.first(value)
         for k in range(1, min(n, _MOST)):
-            p, q = q, x.dtype.type(family.step(value, x.dtype.type(k), p, q))
+            p, q = q, x.dtype.type(_next(family, value, x.dtype.type(k), p, q, fma))
         return q
 
     flat = [one(v, int(n)) for v, n in zip(x.ravel(), degree.ravel())]
