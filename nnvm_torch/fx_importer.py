@@ -17,7 +17,7 @@ from nnvm.graph import Graph, Node, NodeEntry, TensorType, apply, constant, vari
 from nnvm.graph.node import TypeInferenceError
 from nnvm_torch.convert import TABLE, Context, NeedsMemory, Unsupported
 from nnvm_torch.partition import TOKEN, AtenCall, Size, Slot, is_effect, is_view, needs_strides
-from nnvm_torch.sizes import ranges_of, require_equal_sizes
+from nnvm_torch.sizes import hints_of, ranges_of, require_equal_sizes
 from nnvm_torch.tensors import (
     HANDLE,
     HANDLE_TYPE,
@@ -200,7 +200,10 @@ class _Importer:
         graph = Graph(tuple(self.outputs), tuple(e.node for e in self.inputs))
         graph = graph.with_attrs(input_strides=tuple(self.input_strides), output_strides=tuple(self.output_strides))
         if ranges := ranges_of(self.gm):
-            graph = graph.with_attrs(dim_ranges=ranges)
+            hints = hints_of(self.gm.graph)
+            graph = graph.with_attrs(
+                dim_ranges=ranges, dim_hints=tuple((n, hints[n]) for n, *_ in ranges if n in hints)
+            )
         return Imported(graph, tuple(self.positions), tuple(self.constants), self.sizes, results, tuple(self.writes),
                         tuple(self.fallbacks), self.native, self.total, tuple(self.output_strides),
                         tuple(self.faults))  # fmt: skip
@@ -494,23 +497,11 @@ def _agree(got: TensorType, want: TensorType, node: fx.Node) -> bool:
         return False
     if got.shape == want.shape:
         return True
-    hints = _hints(node)
+    hints = hints_of(node.graph)
     try:
         return all(evaluate(a, hints) == evaluate(b, hints) for a, b in zip(got.shape, want.shape))
     except (KeyError, ZeroDivisionError):
         return False
-
-
-def _hints(node: fx.Node) -> dict[str, int]:
-    """The sizes that the graph was traced with."""
-    for n in node.graph.nodes:
-        for t in _flat(n.meta.get("val")):
-            for d in t.shape:
-                if isinstance(d, torch.SymInt):
-                    env = d.node.shape_env
-                    known = getattr(env, "backed_var_to_val", None) or env.var_to_val
-                    return {str(k): int(v) for k, v in known.items()}
-    return {}
 
 
 def _base(node: fx.Node) -> fx.Node:

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manag
 
 from nnvm_torch.tensors import UnsupportedSize, strides_of
 
-__all__ = ["DimRanges", "ranges_of", "require_equal_sizes"]
+__all__ = ["DimRanges", "hints_of", "ranges_of", "require_equal_sizes"]
 
 #: (name, least, greatest or None) of each size.
 DimRanges = tuple[tuple[str, int, "int | None"], ...]
@@ -47,7 +47,7 @@ def require_equal_sizes(gm: fx.GraphModule) -> None:
 
 def _fix_decided_sizes(gm: fx.GraphModule) -> None:
     """``16 * s * s == 4096`` (an image, flattened, for a layer of 4096 inputs) means that s is 16."""
-    for size in _sizes(gm):
+    for size in _sizes(gm.graph):
         symbol = size.node.expr
         if not getattr(symbol, "is_Symbol", False):
             continue
@@ -71,7 +71,7 @@ def _decides(guard: Any, symbol: Any) -> bool:
 def ranges_of(gm: fx.GraphModule) -> DimRanges:
     """What the traced code's guards say of the sizes of its arguments (`torch._dynamo.mark_dynamic(min=, max=)`)."""
     found: dict[str, tuple[int, int | None]] = {}
-    for size in _sizes(gm):
+    for size in _sizes(gm.graph):
         env = size.node.shape_env
         for symbol in size.node.expr.free_symbols:
             known = env.var_to_range.get(symbol)
@@ -80,13 +80,22 @@ def ranges_of(gm: fx.GraphModule) -> DimRanges:
     return tuple((name, low, high) for name, (low, high) in sorted(found.items()))
 
 
+def hints_of(graph: fx.Graph) -> dict[str, int]:
+    """The values that named sizes had when the graph was traced."""
+    for size in _sizes(graph):
+        env = size.node.shape_env
+        known = getattr(env, "backed_var_to_val", None) or env.var_to_val
+        return {str(k): int(v) for k, v in known.items()}
+    return {}
+
+
 def _bound(value: Any) -> int | None:
     """A bound of a range as a number; None where it is infinite, or so large that it says nothing."""
     return int(value) if getattr(value, "is_Integer", False) and abs(int(value)) < 1 << 48 else None
 
 
-def _sizes(gm: fx.GraphModule) -> Iterator[torch.SymInt]:
-    for node in gm.graph.nodes:
+def _sizes(graph: fx.Graph) -> Iterator[torch.SymInt]:
+    for node in graph.nodes:
         if node.op != "placeholder":
             return
         val = node.meta.get("val")

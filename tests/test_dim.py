@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnvm.dim import ceildiv, dim_max, dim_min, evaluate, substitute, symbol, symbols
+from nnvm.dim import ceildiv, dim_max, dim_min, estimate, evaluate, likely_sizes, substitute, symbol, symbols
 
 S, T = symbol("s"), symbol("t")
 
@@ -56,3 +56,13 @@ def expressions(draw, depth=4):
 def test_values(expression, s, t) -> None:
     d, expected = expression
     assert evaluate(d, {"s": s, "t": t}) == expected(s, t)
+
+
+def test_estimates_go_by_the_sizes_of_a_first_call() -> None:
+    d = (S + 15) // 16 * T
+    assert estimate(7, 128) == 7 and estimate(d, 32) == 2 * 32
+    with likely_sizes([("s", 160), ("unused", 3)]):
+        assert estimate(d, 32) == 10 * 32
+        with likely_sizes([("t", 0)]):  # sizes of 0 divide nothing
+            assert estimate(64 // T + S, 5) == 64 + 5
+    assert estimate(S, 9) == 9

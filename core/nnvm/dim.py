@@ -18,8 +18,8 @@ from contextvars import ContextVar
 from typing import Union, cast
 
 __all__ = ["Dim", "Shape", "SymDim", "as_dim", "as_partial_shape", "as_shape", "ceildiv", "dim_max", "dim_min",
-           "evaluate", "is_static", "known_ranges", "numel", "range_of_size", "row_major", "substitute", "symbol",
-           "symbols"]  # fmt: skip
+           "estimate", "evaluate", "is_static", "known_ranges", "likely_sizes", "numel", "range_of_size", "row_major",
+           "substitute", "symbol", "symbols"]  # fmt: skip
 
 Dim = Union[int, "SymDim"]
 Shape = tuple[Dim, ...]
@@ -140,6 +140,28 @@ def known_ranges(ranges: Iterable[tuple[str, int, int | None]]) -> Iterator[None
 def range_of_size(name: str) -> tuple[int, int | None]:
     """(least, greatest) value of the named size, as `known_ranges` has it; else (0, None)."""
     return (_KNOWN.get() or {}).get(name, (0, None))
+
+
+_LIKELY: ContextVar[Mapping[str, int] | None] = ContextVar("_LIKELY", default=None)
+
+
+@contextmanager
+def likely_sizes(sizes: Iterable[tuple[str, int]]) -> Iterator[None]:
+    """Inside the with block the named sizes probably have these values: those of a first call. Choices that are right
+    for all values, and good for some, go by them (`estimate`)."""
+    token = _LIKELY.set({name: max(1, size) for name, size in sizes})
+    try:
+        yield
+    finally:
+        _LIKELY.reset(token)
+
+
+def estimate(d: Dim, otherwise: int) -> int:
+    """A likely value of `d`; sizes of which `likely_sizes` says nothing count as `otherwise`."""
+    if isinstance(d, int):
+        return d
+    likely = _LIKELY.get() or {}
+    return evaluate(d, {name: likely.get(name, otherwise) for name in symbols(d)})
 
 
 def is_static(shape: tuple[Dim, ...]) -> bool:

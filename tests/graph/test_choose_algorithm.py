@@ -3,6 +3,9 @@
 import numpy as np
 import pytest
 
+from nnvm.dim import likely_sizes, symbol
+from nnvm.dtype import F32
+from nnvm.graph import TensorType, variable
 from nnvm.graph.pass_manager import PassContext, apply_passes
 from nnvm.target import Target
 from nnvm.testing.reference import random_inputs, run_graph
@@ -43,6 +46,21 @@ def test_other_convolutions_stay(attrs):
 
 def test_few_pixels_stay_with_many_channels():
     assert choose(graph(conv(var("x", 1, 256, 3, 3), 256))) == [("conv2d", None)]
+
+
+def test_images_of_unknown_size_go_by_the_likely_one():
+    s = symbol("s")
+    x = variable("x", TensorType((1, 256, s, s), F32))
+    g = graph(conv(x, 256)).with_attrs(typed=True)
+
+    def chosen(*likely):
+        with likely_sizes(likely):
+            out = apply_passes(g, ["AlterOpLayout", "ChooseAlgorithm", "EliminateDead"],
+                               PassContext(verify=True, target=Target.parse("llvm -mcpu=haswell")))  # fmt: skip
+        return next(n.op.name for n in out.nodes if n.op.name.startswith("conv"))
+
+    assert chosen() == chosen(("s", 28)) == "conv2d_winograd"
+    assert chosen(("s", 3)) == "conv2d"
 
 
 def test_weights_that_change_at_each_call_stay():

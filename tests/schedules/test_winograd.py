@@ -19,6 +19,7 @@ from nnvm.ops.nn_conv import from_plain, to_plain
 from nnvm.runtime.llvm_jit import compile_funcs
 from nnvm.schedules.select import SCHEDULES
 from nnvm.target import Target
+from nnvm.tir.interpreter import run as interpret
 from nnvm.tir.stmt import For
 from nnvm.tir.verify import verify
 from nnvm.tir.visitor import stmts
@@ -120,3 +121,49 @@ def test_a_batch_known_at_the_call_only() -> None:
         kernel(blocked.reshape(-1), u.reshape(-1), got.reshape(-1), symbols={"n": batch})
         expected = direct(data, w)
         assert np.abs(to_plain(got, Layout.parse("NCHW8c"), "NCHW") - expected).max() < 5e-6 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("where,block", [(target(), 8), (TINY, 8), (target("skylake-avx512"), 16)])
+@pytest.mark.parametrize("tile", [2, 4])
+def test_an_image_known_at_the_call_only(where, block, tile) -> None:
+    n, s, t = symbol("n"), symbol("s"), symbol("t")
+    w = RNG.standard_normal((48, 32, 3, 3))
+    u = transformed(w.astype(np.float32), tile, 2 * where.lanes(32))
+    x = variable("x", TensorType((n, 32 // block, s + 1, t, block), F32))
+    v = variable("u", TensorType(u.shape, F32))
+    attrs = {"tile": tile, "padding": ((1, 1), (1, 0)), "layout": f"NCHW{block}c",
+             "channels": None if 48 % u.shape[-1] == 0 else 48}  # fmt: skip
+    out = apply("conv2d_winograd", [x, v], attrs)[0]
+    both = apply("relu", [out])[0]
+    func = lower_group(Graph((both,), (x.node, v.node)), where, "f")
+    verify(func)
+    assert {b.buffer.name for b in stmts(func.body) if hasattr(b, "buffer") and hasattr(b, "body")} >= {"v", "q"}
+    (kernel,) = compile_funcs([func], Target.host())
+    layout = Layout.parse(f"NCHW{block}c")
+    for batch, height, width in ((1, 1, 2), (2, 5, 4), (1, 17, 31), (1, 9, 70), (1, 2, 270), (2, 61, 29), (1, 32, 32)):
+        data = RNG.standard_normal((batch, 32, height, width))
+        blocked = np.ascontiguousarray(from_plain(data, layout, "NCHW"), np.float32)
+        got = np.full((batch, 48 // block, height, width - 1, block), np.nan, np.float32)
+        kernel(blocked.reshape(-1), u.reshape(-1), got.reshape(-1), symbols={"n": batch, "s": height - 1, "t": width},
+               threads=2)  # fmt: skip
+        plain = torch.nn.functional.conv2d(torch.nn.functional.pad(torch.from_numpy(data), (1, 0, 1, 1)),
+                                           torch.from_numpy(w)).relu().numpy()  # fmt: skip
+        expected = from_plain(plain, layout, "NCHW")
+        assert np.abs(got - expected).max() < 5e-6 * max(np.abs(expected).max(), 1), (batch, height, width)
+
+
+def test_an_image_known_at_the_call_only_as_the_interpreter_defines_it() -> None:
+    s = symbol("s")
+    w = RNG.standard_normal((8, 8, 3, 3))
+    u = transformed(w.astype(np.float32), 2, 16)
+    x = variable("x", TensorType((1, 1, s, s, 8), F32))
+    v = variable("u", TensorType(u.shape, F32))
+    out = apply("conv2d_winograd", [x, v], {"tile": 2, "padding": ((1, 1), (1, 1)), "layout": "NCHW8c", "channels": 8})
+    func = lower_group(Graph(out.outputs, (x.node, v.node)), TINY, "f")
+    for size in (1, 3, 7):
+        data = RNG.standard_normal((1, 8, size, size))
+        blocked = np.ascontiguousarray(from_plain(data, Layout.parse("NCHW8c"), "NCHW"), np.float32)
+        got = np.full((1, 1, size, size, 8), np.nan, np.float32)
+        interpret(func, [blocked.reshape(-1), u.reshape(-1), got.reshape(-1)], {"s": size})
+        expected = from_plain(direct(data, w), Layout.parse("NCHW8c"), "NCHW")
+        assert np.abs(got - expected).max() < 5e-6 * np.abs(expected).max()

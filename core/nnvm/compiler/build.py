@@ -14,7 +14,7 @@ import nnvm.ops  # noqa: F401  registers the operators
 from nnvm.compiler.debug_log import log_kernels
 from nnvm.compiler.lower_group import lower_group, lower_group_for_gpu
 from nnvm.compiler.pipeline import pipeline
-from nnvm.dim import Dim, SymDim, known_ranges, symbol, symbols
+from nnvm.dim import Dim, SymDim, known_ranges, likely_sizes, symbol, symbols
 from nnvm.graph import Graph, Node, apply, variable
 from nnvm.graph.device_copy import is_device_copy
 from nnvm.graph.devices import CPU, device_of
@@ -149,7 +149,8 @@ def compile_graph(graph: Graph, options: BuildOptions | None = None) -> Compiled
     Errors of type inference or of a pass come through as they are; a group that no schedule takes is a ValueError
     that names its nodes.
     """
-    with _no_garbage_collection(), known_ranges(graph.attrs.get("dim_ranges", ())):
+    ranges, hints = graph.attrs.get("dim_ranges", ()), graph.attrs.get("dim_hints", ())
+    with _no_garbage_collection(), known_ranges(ranges), likely_sizes(hints):
         compiled = _compile(graph, options or BuildOptions())
     log_kernels(compiled)
     return compiled

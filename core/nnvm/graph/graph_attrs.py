@@ -52,3 +52,6 @@ declare_graph_attr("output_strides", "tuple[tuple[Dim, ...] | None, ...]",
                    "Strides in elements that the caller wants of each graph output; None: contiguous.")  # fmt: skip
 declare_graph_attr("dim_ranges", "tuple[tuple[str, int, int | None], ...]",
                    "Named sizes, their least and greatest value (None: none), which callers keep to.")  # fmt: skip
+declare_graph_attr("dim_hints", "tuple[tuple[str, int], ...]",
+                   "Named sizes and the values they have at the first call: what choices that are right for any value "
+                   "go by.")  # fmt: skip

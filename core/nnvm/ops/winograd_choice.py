@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from nnvm.dim import estimate
 from nnvm.graph import op as registry
 from nnvm.graph.layout import Layout
 from nnvm.graph.node import Node, NodeEntry, apply
@@ -19,13 +20,15 @@ DIRECT_RATE, WINOGRAD_RATE = 0.85, 0.75
 TRANSFORM_CYCLES = {2: 70, 4: 140}
 #: Tiles that share one reading of the weight, and the bytes of it that come in a cycle from beyond the second cache.
 BLOCK_TILES, BYTES_PER_CYCLE = 48, 6
+#: Pixels on a side of an image of which nothing is known.
+IMAGE = 128
 #: What another algorithm has to gain, at least, for its rounding.
 GAIN = 0.85
 
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Of a convolution whose sizes are all known; `batch` is 1 where it is not."""
+    """Of a convolution; `batch` is 1 where it is not known, the image as it probably is."""
 
     batch: int
     inputs: int
@@ -72,13 +75,13 @@ def _sizes(node: Node, is_fixed: Callable[[Node], bool]) -> _Sizes | None:
     if not fits or weight.attrs["src_layout"] != "OIHW":
         return None
     plain, out = weight.inputs[0].type.shape, node.outputs[0].type.shape
-    batch, *extents = out
-    if plain[2:] != (WINDOW, WINDOW) or not all(isinstance(d, int) for d in (*plain, *extents)):
+    batch, blocks, height, width, block = out
+    if plain[2:] != (WINDOW, WINDOW) or not all(isinstance(d, int) for d in (*plain, blocks, block)):
         return None
     inputs = layout.sizes(node.inputs[0].type.shape)["C"]
-    _, height, width, _ = extents
-    numbers = (batch if isinstance(batch, int) else 1, inputs, plain[0], height, width)
-    return _Sizes(*(n for n in numbers if isinstance(n, int))) if 0 not in numbers else None
+    numbers = (batch if isinstance(batch, int) else 1, inputs, plain[0], *(estimate(d, IMAGE) for d in (height, width)))
+    known = [n for n in numbers if isinstance(n, int) and n > 0]
+    return _Sizes(*known) if len(known) == len(numbers) else None
 
 
 def _cycles(s: _Sizes, tile: int, lanes: int, l2_bytes: int) -> float:

@@ -14,7 +14,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from nnvm.dim import Dim, substitute, symbols
+from nnvm.dim import estimate
 from nnvm.graph.graph import Graph, Uses
 from nnvm.graph.node import Node, NodeEntry
 
@@ -68,10 +68,7 @@ def _spans(nodes: Sequence[Node], graph: Graph, read: Collection[NodeEntry]) -> 
 
 
 def _bytes(e: NodeEntry) -> int:
-    size: Dim = e.type.nbytes
-    known = substitute(size, dict.fromkeys(symbols(size), _ESTIMATE))
-    assert isinstance(known, int)
-    return known
+    return estimate(e.type.nbytes, _ESTIMATE)
 
 
 def _cuts(spans: Sequence[_Span], count: int, segments: int) -> list[int]:

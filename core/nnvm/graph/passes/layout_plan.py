@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from nnvm.dim import Dim, Shape, substitute, symbols
+from nnvm.dim import Dim, Shape, estimate
 from nnvm.graph.dependence import Fixed
 from nnvm.graph.devices import CPU, device_of
 from nnvm.graph.graph import Graph
@@ -38,7 +38,7 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 
 #: Largest part of the padded channels to the real ones.
 MOST_PADDING = 1.6
-#: Value that a named size is taken to have.
+#: Value that a named size is taken to have where none is likely.
 _ESTIMATE = 64
 #: Seconds that a kernel more takes at least.
 _KERNEL = 3e-7
@@ -130,14 +130,8 @@ def count(shape: Sequence[Dim]) -> int:
     """Product of extents, named sizes estimated."""
     total = 1
     for d in shape:
-        total *= d if isinstance(d, int) else _estimate(d)
+        total *= estimate(d, _ESTIMATE)
     return total
-
-
-def _estimate(d: Dim) -> int:
-    value = substitute(d, dict.fromkeys(symbols(d), _ESTIMATE))
-    assert isinstance(value, int)
-    return value
 
 
 def keeps_order(shape: Shape, block: int) -> bool:

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 
-from nnvm.dim import substitute, symbols
+from nnvm.dim import estimate
 from nnvm.graph.dependence import parameter_dependence
 from nnvm.graph.device_copy import device_copy, is_device_copy
 from nnvm.graph.device_wishes import PlacementError, read_wishes
@@ -236,6 +236,4 @@ def _source(entry: NodeEntry) -> NodeEntry:
 
 
 def _estimate(entry: NodeEntry) -> int:
-    size = substitute(entry.type.nbytes, dict.fromkeys(symbols(entry.type.nbytes), _ESTIMATE))
-    assert isinstance(size, int), "all sizes have a value"
-    return size
+    return estimate(entry.type.nbytes, _ESTIMATE)

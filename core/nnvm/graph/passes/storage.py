@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nnvm.dim import Dim, dim_max, substitute, symbols
+from nnvm.dim import Dim, dim_max, estimate
 
 __all__ = ["ALIGNMENT", "Block", "Layout", "aligned", "assign_offsets", "peak_bytes"]
 
 ALIGNMENT = 64
-#: Value that a named size is taken to have when sharing is decided.
+#: Value that a named size is taken to have when sharing is decided, where none is likely.
 _ESTIMATE = 128
 #: Orders tried in search of a smaller arena, and the blocks placed in all of them together.
 _TRIES, _TRY_BLOCKS = 40, 6000
@@ -157,12 +157,7 @@ def _choose(size: Dim, free: Sequence[int], sizes: Sequence[Dim]) -> int | None:
     for s in free:
         if sizes[s] == size:
             return s
-    wanted = _estimate(size)
-    near = [s for s in free if wanted <= 4 * _estimate(sizes[s]) and _estimate(sizes[s]) <= 16 * wanted]
-    return min(near, key=lambda s: abs(_estimate(sizes[s]) - wanted), default=None)
-
-
-def _estimate(size: Dim) -> int:
-    value = substitute(size, dict.fromkeys(symbols(size), _ESTIMATE))
-    assert isinstance(value, int)
-    return value
+    wanted = estimate(size, _ESTIMATE)
+    likely = {s: estimate(sizes[s], _ESTIMATE) for s in free}
+    near = [s for s in free if wanted <= 4 * likely[s] and likely[s] <= 16 * wanted]
+    return min(near, key=lambda s: abs(likely[s] - wanted), default=None)

@@ -8,7 +8,9 @@
         for each tile: Aᵀ (products) A with all that follows -> output
 
 Data outside of the image is zero in d, so that the tiles at the borders are like the others; what they give outside of
-the output is not stored. Blocks are as large as the second cache allows: all of the weight is read for each.
+the output is not stored. Blocks are as large as the second cache allows: all of the weight is read for each
+(`winograd_blocks`). Of images of a size that only the call knows the last block has fewer rows of tiles; register tiles
+then come in a few sizes, and the last one overlaps the one before it.
 """
 
 from __future__ import annotations
@@ -16,28 +18,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from nnvm.dim import ceildiv
+from nnvm.dim import Dim, ceildiv, symbol
 from nnvm.schedules.access import At, Inliner, Source
 from nnvm.schedules.axes import Axis, Write
-from nnvm.schedules.cpu.contraction import step_cycles
 from nnvm.schedules.cpu.injective import stores
 from nnvm.schedules.cpu.loops import loop, parallel_loops
 from nnvm.schedules.cpu.matmul_tile import Tile, matmul_tile
-from nnvm.schedules.emit import Emitter, Lanes
+from nnvm.schedules.cpu.winograd_blocks import Products, blocks_of, most_rows, register_tiles
+from nnvm.schedules.emit import Emitter, Lanes, dim_value
 from nnvm.target import Target
-from nnvm.te.expr import INDEX, Buffer, Const, Expr, Reduce, Var, binary
+from nnvm.te.expr import Buffer, Const, Expr, Reduce, Var, binary, size_var
 from nnvm.te.tensor import Read, Tensor, reads, topological
 from nnvm.tir.affine import Affine, Space, affine, atom_affine
 from nnvm.tir.stmt import Allocate, For, If, Let, Stmt, Store, seq
 
 __all__ = ["Winograd", "match_winograd", "winograd"]
-
-#: Tiles of a block at most; more make the sums longer than the cache likes and the loads of the weight no fewer.
-MOST_TILES = 64
-#: Bytes that come from the third cache in a cycle.
-BYTES_PER_CYCLE = 6
-#: Blocks that there should be, so that threads share them evenly.
-PARALLEL_BLOCKS = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +49,8 @@ class Winograd:
 
 
 def match_winograd(outputs: Sequence[Tensor], inputs: Mapping[Tensor, object] | Sequence[Tensor]) -> Winograd | None:
-    """The group as a Winograd convolution; None where it is something else or a size is known at the call only."""
+    """The group as a Winograd convolution; None where it is something else, or a size other than those of the image
+    and the batch is known at the call only."""
     tensors = topological(outputs)
     role = {str(t.attrs["winograd"]): t for t in tensors if "winograd" in t.attrs}
     if role.keys() != {"rows", "tiles", "products", "half", "out"}:
@@ -64,7 +60,7 @@ def match_winograd(outputs: Sequence[Tensor], inputs: Mapping[Tensor, object] | 
     assert isinstance(role["products"].body, Reduce)
     (weight,) = (r.tensor for r in reads(role["products"].body.source) if r.tensor is not role["tiles"])
     padded = next(r.tensor for r in reads(role["rows"].body) if isinstance(r, Read))
-    shapes = [d for t in (role["products"], padded, role["out"]) for d in t.shape[1:]]
+    shapes = [d for t in (role["products"], padded, role["out"]) for d in (t.shape[1], *t.shape[4:])]
     if not all(isinstance(d, int) for d in shapes) or weight not in inputs or 0 in role["out"].shape:
         return None
     return Winograd(role["rows"], role["tiles"], role["products"], role["half"], padded, weight, tuple(outputs))
@@ -86,84 +82,55 @@ class _Builder:
         self.a, self.m = _int(w.tiles.shape[4]), _int(w.half.shape[4])
         self.block, self.width = _int(w.tiles.shape[6]), _int(w.products.shape[6])
         self.blocks, self.panels = _int(w.tiles.shape[1]), _int(w.products.shape[1])
-        self.rows, self.columns = _int(w.tiles.shape[2]), _int(w.tiles.shape[3])
         self.channels = self.blocks * self.block
         self.vectors = self.width // self.lanes.count
-        self._choose_blocks()
-        tiles = self.tile_rows * self.tile_columns
-        self.tiles = tiles
+        size = self.dtype.bytes
+        products = Products(self.a * self.a, self.channels, self.panels, self.vectors, self.lanes.count, size)
+        batch, _, rows, columns = w.tiles.shape[:4]
+        self.cut = cut = blocks_of(rows, columns, batch, products, target)
+        self.tile_columns = cut.columns
         beyond = self.a - self.m
-        self.height, self.breadth = self.m * self.tile_rows + beyond, self.m * self.tile_columns + beyond
+        #: Rows of tiles in this block, and the tiles in it: the last block of an image may have fewer.
+        self.tile_rows, self.tiles = cut.rows, cut.rows * cut.columns
+        if cut.locals:
+            self.tile_rows, self.tiles = symbol("winograd_rows_here"), symbol("winograd_tiles_here")
+        self.height, self.breadth = self.tile_rows * self.m + beyond, cut.columns * self.m + beyond
         # One line more between positions: they would all fall into the same set of the cache.
-        line = 64 // self.dtype.bytes
-        self.v_step = tiles * self.channels + line
-        self.m_step = tiles * self.chunk * self.width + line
-        self.d = self._scratch("d", self.height * self.breadth * self.block)
-        self.p = self._scratch("p", self.a * self.breadth * self.block)
+        line = 64 // size
+        self.v_step = cut.tiles * self.channels + line
+        self.m_step = cut.tiles * cut.chunk * self.width + line
+        longest = cut.tiles * self.m + beyond  # one row of tiles, or one column
+        pixels = self.height * self.breadth
+        self.d = self._scratch("d", self.block * (pixels if isinstance(pixels, int) else longest * (self.m + beyond)))
+        self.p = self._scratch("p", self.block * self.a * (x if isinstance(x := self.breadth, int) else longest))
         self.v = self._scratch("v", self.a * self.a * self.v_step)
         self.q = self._scratch("q", self.a * self.a * self.m_step)
         self.h = self._scratch("h", self.m * self.a * self.lanes.count)
-        self._parallel()
+        self._parallel(batch, rows, columns)
 
     def _scratch(self, name: str, size: int) -> Buffer:
         return Buffer(name, (size,), self.dtype, None, "scratch")
 
-    def _choose_blocks(self) -> None:
-        """The block of tiles for which all of the image takes the fewest cycles (`_cycles`)."""
-        across = {_int(ceildiv(self.columns, n)) for n in range(1, self.columns + 1)}
-        down = {_int(ceildiv(self.rows, n)) for n in range(1, self.rows + 1)}
-        sizes = [(x, y) for x in across for y in down if x * y <= MOST_TILES and (y == 1 or x == self.columns)]
-        self.tile_columns, self.tile_rows = min(sizes, key=lambda s: (self._cycles(*s), s))
-        self.block_columns = _int(ceildiv(self.columns, self.tile_columns))
-        self.block_rows = _int(ceildiv(self.rows, self.tile_rows))
-        batch = self.w.tiles.shape[0]
-        count = self.block_rows * self.block_columns * (batch if isinstance(batch, int) else 1)
-        self.part = _int(ceildiv(self.panels, ceildiv(PARALLEL_BLOCKS, count)))
-        self.parts = _int(ceildiv(self.panels, self.part))
-        self.chunk = self._chunk(self.tile_columns * self.tile_rows, self.part)
-
-    def _chunk(self, tiles: int, panels: int) -> int:
-        """Panels of which the products of a block stay within a quarter of the second cache."""
-        most = self.target.l2_bytes // 4 // (self.a * self.a * tiles * self.width * self.dtype.bytes)
-        return _int(ceildiv(panels, ceildiv(panels, max(1, min(panels, most)))))
-
-    def _cycles(self, across: int, down: int) -> float:
-        """An estimate: the multiply-adds, and what comes from beyond the second cache."""
-        tiles, positions, size = across * down, self.a * self.a, self.dtype.bytes
-        blocks = _int(ceildiv(self.columns, across)) * _int(ceildiv(self.rows, down))
-        chunks = _int(ceildiv(self.panels, self._chunk(tiles, self.panels)))
-        rows, larger = self._row_tiles(tiles)
-        count = _int(ceildiv(tiles, self._most_rows()))
-        steps = larger * self._tile_cycles(rows + 1) + (count - larger) * self._tile_cycles(rows)
-        weight = positions * self.channels * self.panels * self.width * size
-        data = positions * self.channels * tiles * size
-        far = data * (1 + chunks) if 2 * data > self.target.l2_bytes else 0
-        far += weight if 2 * weight > self.target.l2_bytes else weight // 4  # nearer ones still cost a little
-        return blocks * (positions * self.panels * steps + far / BYTES_PER_CYCLE)
-
-    def _tile_cycles(self, rows: int) -> float:
-        """Of a register tile over all channels: multiply-adds, loads, latency; then the sums are stored."""
-        return self.channels * step_cycles(rows, self.vectors) + 2 * rows * self.vectors + 10 if rows else 0.0
-
-    def _most_rows(self) -> int:
-        return max(1, (self.target.vector_registers - self.vectors - 1) // self.vectors)
-
-    def _row_tiles(self, tiles: int) -> tuple[int, int]:
-        """Register tiles of about equal size: some have `rows` + 1 rows (their number is the second), the others
-        `rows`."""
-        return divmod(tiles, _int(ceildiv(tiles, self._most_rows())))
-
-    def _parallel(self) -> None:
-        names = (("n", self.w.tiles.shape[0]), ("bt", self.block_rows), ("bx", self.block_columns), ("kt", self.parts))
+    def _parallel(self, batch: Dim, rows: Dim, columns: Dim) -> None:
+        cut = self.cut
+        names = [("n", batch), ("bt", cut.down), ("bx", cut.across), ("kt", cut.parts)]
+        if cut.locals:  # one loop for all blocks of an image, whose numbers the call knows
+            names = [("n", batch), ("b", cut.down * cut.across * cut.parts)]
         axes = [Axis(Var(n), e).bind(self.space) for n, e in names]
-        work = self.blocks * self.block * self.panels * self.width * self.rows * self.columns * self.a * self.a
+        work = rows * columns * (self.channels * self.panels * self.width * self.a * self.a)
         self.loops, env, self.kind = parallel_loops(axes, work, self.space)
         place = [env.get(x.var, atom_affine(x.var)) if x.extent != 1 else affine(0) for x in axes]
+        if cut.locals:
+            across, parts = affine(cut.across), affine(cut.parts)
+            block = self.space.floordiv(place[1], parts)
+            place[1:] = [self.space.floordiv(block, across), self.space.floormod(block, across),
+                         self.space.floormod(place[1], parts)]  # fmt: skip
         self.n, bt, bx, kt = place
-        self.ty, self.tx = bt * self.tile_rows, bx * self.tile_columns
-        self.first_panel = kt * self.part
+        self.ty, self.tx = bt * cut.rows, bx * cut.columns
+        self.first_panel = kt * cut.part
+        self.left = affine(rows) - self.ty
 
-    def _axis(self, name: str, extent: int) -> tuple[Axis, Affine]:
+    def _axis(self, name: str, extent: Dim) -> tuple[Axis, Affine]:
         axis = Axis(Var(name), extent).bind(self.space)
         return axis, atom_affine(axis.var) if extent != 1 else affine(0)
 
@@ -171,8 +138,14 @@ class _Builder:
         body = seq([self._transform_data(), self._chunks()])
         for buffer in (self.d, self.p, self.v, self.q, self.h):
             body = Allocate(buffer, body)
+        if self.cut.locals:
+            rows = Emitter().index(self.space.minimum(affine(self.cut.rows), self.left))
+            tiles = dim_value(self.tile_rows * self.tile_columns)
+            body = Let(size_var(str(self.tile_rows)), rows, Let(size_var(str(self.tiles)), tiles, body))
         for i, axis in reversed(list(enumerate(self.loops))):
             body = loop(axis, body, self.kind if i == 0 else "serial")
+        for var, value in reversed(self.cut.locals):
+            body = Let(var, value, body)
         return body
 
     # -- data -> v ----------------------------------------------------------------------------------------------------
@@ -193,7 +166,7 @@ class _Builder:
         padded = self.w.padded
         widths = padded.attrs["pad"][0] if "pad" in padded.attrs and padded.body is not None else ((0, 0),) * 5  # type: ignore[index]
         (top, bottom), (left, right) = widths[2], widths[3]
-        height, breadth = _int(padded.shape[2]) - top - bottom, _int(padded.shape[3]) - left - right
+        height, breadth = padded.shape[2] - top - bottom, padded.shape[3] - left - right
         r, row = self._axis("r", self.height)
         y0, x0 = self.ty * self.m, self.tx * self.m
         inliner = Inliner(self.space, self.inputs)
@@ -234,8 +207,8 @@ class _Builder:
             For(s, emitter.index(space.maximum(affine(0), affine(self.breadth) - low - count)), rest),
         ])  # fmt: skip
         at = emitter.index(y0 + row - top)
-        valid = binary("and", binary("ge", at, 0), binary("lt", at, height))
-        nothing = For(s, Const(self.breadth, INDEX), zeros)
+        valid = binary("and", binary("ge", at, 0), binary("lt", at, dim_value(height)))
+        nothing = For(s, dim_value(self.breadth), zeros)
         return loop(r, If(valid, Let(y, at, copied), nothing))
 
     def _down(self, block: Affine, row: Affine) -> Stmt:
@@ -291,13 +264,14 @@ class _Builder:
     # -- v -> products -> output --------------------------------------------------------------------------------------
 
     def _chunks(self) -> Stmt:
-        g, chunk = self._axis("kg", _int(ceildiv(self.part, self.chunk)))
-        first = self.first_panel + chunk * self.chunk
-        left = self.space.minimum(affine(self.part) - chunk * self.chunk, affine(self.panels) - first)
-        count = self.space.maximum(affine(0), self.space.minimum(affine(self.chunk), left))
+        part, most = self.cut.part, self.cut.chunk
+        g, chunk = self._axis("kg", ceildiv(part, most))
+        first = self.first_panel + chunk * most
+        left = self.space.minimum(affine(part) - chunk * most, affine(self.panels) - first)
+        count = self.space.maximum(affine(0), self.space.minimum(affine(most), left))
         k = Var("kp")
-        self.space.bind(k, affine(0), affine(self.chunk - 1))
-        panel = atom_affine(k) if self.chunk != 1 else affine(0)
+        self.space.bind(k, affine(0), affine(most - 1))
+        panel = atom_affine(k) if most != 1 else affine(0)
         extent = Emitter().index(count)
         u, position = self._axis("u", self.a * self.a)
         products = loop(u, For(k, extent, self._products(position, first, panel)))
@@ -305,31 +279,54 @@ class _Builder:
 
     def _products(self, position: Affine, first: Affine, panel: Affine) -> Stmt:
         """The products of one position of all tiles with one panel of the weight."""
-        weight, chunk = self.inputs[self.w.weight], self.chunk * self.width
-        size, larger = self._row_tiles(self.tiles)
-        count = _int(ceildiv(self.tiles, self._most_rows()))
+        most = most_rows(self.vectors, self.target)
+        if not isinstance(self.tiles, int):
+            return self._products_of_unknown(position, first, panel, self.tiles, most)
+        size, larger = register_tiles(self.tiles, most)
+        count = _int(ceildiv(self.tiles, most))
         out: list[Stmt] = []
         for number, rows, start in ((larger, size + 1, 0), (count - larger, size, larger * (size + 1))):
-            if not number:
-                continue
-            t, tile = self._axis("rt", number)
-            top = tile * rows + start
-
-            def left(r: Affine, k: Affine, top: Affine = top) -> Expr:
-                return At(Source(self.v, (1,)), position * self.v_step + (top + r) * self.channels + k)
-
-            def right(k: Affine, column: Affine) -> Expr:
-                zero = affine(0)
-                at = weight.address((zero, zero, first + panel, k, column))
-                return At(weight, at + position * weight.strides[1])
-
-            def store(r: Affine, column: Affine, value: Expr, e: Emitter, top: Affine = top) -> Stmt:
-                at = position * self.m_step + (top + r) * chunk + panel * self.width + column
-                return Store(self.q, (e.index(at),), e.vector(value))
-
-            shape = Tile(rows, self.vectors, self.lanes, self.dtype)
-            out.append(loop(t, matmul_tile(shape, affine(self.channels), left, right, store, self.space)))
+            if number:
+                t, tile = self._axis("rt", number)
+                out.append(loop(t, self._register_tile(position, first, panel, rows, tile * rows + start)))
         return seq(out)
+
+    def _products_of_unknown(self, position: Affine, first: Affine, panel: Affine, tiles: Dim, most: int) -> Stmt:
+        """As many register tiles as of the most rows, each of the fewest rows that do, of a few sizes."""
+        count = ceildiv(tiles, most)
+        t, tile = self._axis("rt", count)
+        top = Var("top")
+        self.space.bind(top, affine(0), affine(self.cut.tiles - 1))
+        # three at most: with five LLVM keeps the accumulators in memory
+        sizes = sorted({most, *(max(1, round(most * part)) for part in (0.5, 0.85))})
+        out: Stmt | None = None
+        for rows in reversed(sizes):
+            # with fewer tiles than rows the others are of no use, and lie within the block's memory
+            at = self.space.maximum(affine(0), self.space.minimum(tile * rows, affine(tiles - rows)))
+            body = Let(top, Emitter().index(at), self._register_tile(position, first, panel, rows, atom_affine(top)))
+            here = loop(t, body)
+            out = here if out is None else If(binary("le", dim_value(tiles), dim_value(count * rows)), here, out)
+        assert out is not None
+        return out
+
+    def _register_tile(self, position: Affine, first: Affine, panel: Affine, rows: int, top: Affine) -> Stmt:
+        """The products of `rows` tiles from `top` on."""
+        weight, chunk = self.inputs[self.w.weight], self.cut.chunk * self.width
+
+        def left(r: Affine, k: Affine) -> Expr:
+            return At(Source(self.v, (1,)), position * self.v_step + (top + r) * self.channels + k)
+
+        def right(k: Affine, column: Affine) -> Expr:
+            zero = affine(0)
+            at = weight.address((zero, zero, first + panel, k, column))
+            return At(weight, at + position * weight.strides[1])
+
+        def store(r: Affine, column: Affine, value: Expr, e: Emitter) -> Stmt:
+            at = position * self.m_step + (top + r) * chunk + panel * self.width + column
+            return Store(self.q, (e.index(at),), e.vector(value))
+
+        shape = Tile(rows, self.vectors, self.lanes, self.dtype)
+        return matmul_tile(shape, affine(self.channels), left, right, store, self.space)
 
     def _transform_back(self, first: Affine, panel: Affine) -> Stmt:
         """The outputs of all tiles for the channels of one panel."""
@@ -342,8 +339,8 @@ class _Builder:
     def _tile(self, ty: Affine, tx: Affine, first: Affine, panel: Affine, start: Affine) -> Stmt:
         """One tile for the vector of channels from `start` of the panel on: Aᵀ q -> h, then h A -> output."""
         lanes, lane = self.lanes.count, atom_affine(self.lanes.lane)
-        chunk = self.chunk * self.width
-        strides = (self.width, self.tile_columns * chunk, chunk, self.a * self.m_step, self.m_step, 1)
+        chunk = self.cut.chunk * self.width
+        strides: tuple[Dim, ...] = (self.width, self.tile_columns * chunk, chunk, self.a * self.m_step, self.m_step, 1)
         origin = (first * self.width + self.ty * strides[1] + self.tx * strides[2]) * -1
         inliner = Inliner(self.space, {**self.inputs, self.w.products: Source(self.q, (0, *strides), origin)})
         j, position = self._axis("oj", self.a)
@@ -370,15 +367,15 @@ class _Builder:
             at = (self.n, block, ty * self.m + row, tx * self.m + j, inner)
             writes = [Write(s, s.address(at), inliner.element(t, at)) for t, s in self.out.items()]
             store = stores(writes, {}, self.space, self.lanes, None)
-            line.append(self._if_below(emitter, at[3], _int(breadth), store))
-        body = loop(i, self._if_below(emitter, ty * self.m + row, _int(height), seq(line)))
+            line.append(self._if_below(emitter, at[3], breadth, store))
+        body = loop(i, self._if_below(emitter, ty * self.m + row, height, seq(line)))
         return self._if_below(emitter, self.space.floordiv(start, affine(self.block)), _int(channels), body)
 
-    def _if_below(self, emitter: Emitter, value: Affine, limit: int, body: Stmt) -> Stmt:
+    def _if_below(self, emitter: Emitter, value: Affine, limit: Dim, body: Stmt) -> Stmt:
         """`body` where value < limit; without a test where that is sure."""
         if self.space.nonnegative(affine(limit - 1) - value):
             return body
-        return If(binary("lt", emitter.index(value), limit), body)
+        return If(binary("lt", emitter.index(value), dim_value(limit)), body)
 
 
 def _int(d: object) -> int:
