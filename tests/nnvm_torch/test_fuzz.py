@@ -176,6 +176,31 @@ def test_rounding_is_no_fault_and_more_is():
     assert differing(torch.tensor([1, 2]), torch.tensor([1, 3]), None) is not None
 
 
+@pytest.mark.parametrize("tail", ["", " & 1", " % 5", " << 3"])
+@pytest.mark.parametrize("dtype,bits", [("float32", "int32"), ("float64", "int64"), ("bfloat16", "int16")])
+def test_rounding_in_the_bits_of_a_float_is_no_fault_and_more_is(dtype, bits, tail):
+    def off(by):
+        def backend(gm, inputs):
+            def exp(x):
+                y = torch.exp(x)
+                return (y.view(getattr(torch, bits)) + by).view(y.dtype)
+
+            for node in gm.graph.nodes:
+                if node.target is torch.exp:
+                    node.target = exp
+            gm.recompile()
+            return gm.forward
+
+        return backend
+
+    p = program(
+        "v2 = torch.exp(x1)", f"v3 = v2.view(torch.{bits})", f"v4 = v3{tail}", inputs=(Input("x1", (3, 4), dtype),)
+    )
+    assert check(p, off(0)) is None and check(p, off(1)) is None
+    if tail in ("", " << 3"):
+        assert check(p, off(1000)).kind == "value"
+
+
 def test_the_script_of_a_model_runs():
     p = program("v2 = torch.exp(x1) @ w3", inputs=(X1, Input("w3", (4, 2), kind="parameter")))
     code = p.script().replace('"nnvm"', '"eager"')
