@@ -140,7 +140,7 @@ def _built(
     compiled = compile_graph(imported.graph, replace(options.build_options(imported.device), on_fault=on_fault))
     if options.strict and faults:
         raise StrictError([Fallback(f.what, f"{f.stage}: {f.error}", ", ".join(f.sources)) for f in faults])
-    runner = Runner(imported, compiled, options.keep_original)
+    runner = Runner(imported, compiled, options.keep_original, options.freeze)
     told = (*imported.faults, *map(str, faults))
     if told:
         more = f"; and {len(told) - 1} more, see nnvm_torch.report()" if len(told) > 1 else ""

@@ -16,7 +16,7 @@ from nnvm_torch.capture import CaptureError, Traced, trace
 from nnvm_torch.dynamic import Bucket, DynamicAxes, Placed
 from nnvm_torch.options import Options
 from nnvm_torch.report import number_of
-from nnvm_torch.weights import WeightsOfAnotherKind, refresh_all
+from nnvm_torch.weights import WeightsOfAnotherKind, look_again, looks, refresh_all
 
 __all__ = ["CaptureError", "CompiledModule", "compile", "refresh"]
 
@@ -69,6 +69,7 @@ def refresh(module: Any = None) -> None:
     if module is None:
         refresh_all()
         return
+    look_again()
     if not isinstance(module, nn.Module):
         raise TypeError(f"nnvm_torch.refresh takes a module, or nothing for all of them; got {type(module).__name__}")
     with torch.no_grad():
@@ -86,25 +87,37 @@ class _Changed(Exception):
 class _Shape:
     """The module compiled for inputs of one kind; `fits` says whether for these tensors, where sizes are symbolic."""
 
-    def __init__(self, traced: Traced, module: nn.Module) -> None:
+    def __init__(self, traced: Traced, module: nn.Module, freeze: bool) -> None:
         self.run, self.places, self.out_spec, self.fits = traced.run, traced.places, traced.out_spec, traced.fits
         self.links = [(m._modules, name) for m in module.modules() for name in m._modules]
         self.children = [where[name] for where, name in self.links]
         self.kinds = [_weight_kind(where[name]) for where, name in self.places]
+        self.freeze = freeze
+        self.frozen: tuple[int, list[torch.Tensor]] = (-1, [])
 
     def __call__(self, tensors: list[torch.Tensor]) -> Any:
         try:
-            if [where[name] for where, name in self.links] != self.children:
-                raise _Changed
-            state = [where[name] for where, name in self.places]
-            if torch.is_grad_enabled() and [_weight_kind(t) for t in state] != self.kinds:
-                raise _Changed
-            results = self.run(*state, *tensors)
+            results = self.run(*self._state(), *tensors)
         except (KeyError, WeightsOfAnotherKind) as e:
             if isinstance(e, KeyError) and all(name in where for where, name in (*self.links, *self.places)):
                 raise
             raise _Changed from None
         return pytree.tree_unflatten(results, self.out_spec)
+
+    def _state(self) -> list[torch.Tensor]:
+        """The parameters and buffers. _Changed, KeyError: the module has others."""
+        grad, now = torch.is_grad_enabled(), looks()
+        frozen = self.freeze and not grad
+        if frozen and self.frozen[0] == now:
+            return self.frozen[1]
+        if [where[name] for where, name in self.links] != self.children:
+            raise _Changed
+        state = [where[name] for where, name in self.places]
+        if grad and [_weight_kind(t) for t in state] != self.kinds:
+            raise _Changed
+        if frozen:
+            self.frozen = (now, state)
+        return state
 
 
 class CompiledModule(nn.Module):
@@ -258,4 +271,4 @@ def _compile_shape(owner: CompiledModule, args: Any, kwargs: Any, sizes: Placed)
         static = frozenset(range(weights)) if kind == "inference" else frozenset[int]()
         return compile_fx(gm, kind, options, number, static)
 
-    return _Shape(trace(owner._nnvm_module, args, kwargs, compile_one, sizes), owner._nnvm_module)
+    return _Shape(trace(owner._nnvm_module, args, kwargs, compile_one, sizes), owner._nnvm_module, options.freeze)

@@ -50,6 +50,9 @@ class Options:
         verify: compare the first so many calls of each graph with eager and raise where they differ.
         keep_original: False: parameters that only their packed form is read of move to a file that is mapped to memory,
             so that the system may reclaim it; everything that reads or writes them works as before.
+        freeze: inference takes parameters, buffers and submodules to be what they were at the first call, without a
+            look at each of them at every call, until `nnvm_torch.refresh` is called. Other tensors in their places
+            are noticed by ``torch.compile`` only.
         verify_graphs: check the graph after each pass (slow; for finding faults in the compiler).
         target: what to compile for, as in ``"llvm -mcpu=haswell"`` or ``"cuda -arch=sm_90"``; None: the device of the
             tensors.
@@ -63,6 +66,7 @@ class Options:
     disabled_passes: frozenset[str] = frozenset()
     verify: int = 0
     keep_original: bool = True
+    freeze: bool = False
     verify_graphs: bool = False
     target: str | None = None
 

@@ -25,13 +25,14 @@ Taker = Callable[[Sequence[Any], Sequence[Any], Env], Any]
 
 class Runner:
     """The callable for one imported and compiled graph. `compiled` None: nothing is computed, only handed through.
-    `keep_original`: see `nnvm_torch.Options`.
+    `keep_original`, `freeze`: see `nnvm_torch.Options`.
 
     AOTAutograd's boxed convention: the argument list is emptied, so that arguments are freed as early as may be.
     """
 
-    def __init__(self, imported: Imported, compiled: CompiledGraph | None, keep_original: bool = True) -> None:
-        self.keep_original = keep_original
+    def __init__(self, imported: Imported, compiled: CompiledGraph | None, keep_original: bool = True,
+                 freeze: bool = False) -> None:  # fmt: skip
+        self.keep_original, self.freeze = keep_original, freeze
         self.imported, self.compiled = imported, compiled
         self.sizes = tuple(imported.sizes.items())
         self.takers = [_taker(r) for r in imported.results]
@@ -70,7 +71,7 @@ class Runner:
         if params:
             prepare = compiled.prepare.plan if compiled.prepare is not None else None
             kept = _constants(prepare, imported.device) if prepare is not None else []
-            self.weights = Weights(make, params, graph, prepare, kept, self.keep_original, memory)
+            self.weights = Weights(make, params, graph, prepare, kept, self.keep_original, memory, self.freeze)
         else:
             self.executor = make()
         self.symbols = tuple(compiled.plan.symbols.items())

@@ -25,7 +25,8 @@ from nnvm.runtime.loaded_code import load_ir
 from nnvm_torch.mapped_weights import move_to_file
 from nnvm_torch.tensors import TorchMemory, torch_dtype
 
-__all__ = ["Prepared", "Weights", "WeightsOfAnotherKind", "drop_prepared", "prepared_bytes", "refresh_all"]
+__all__ = ["Prepared", "Weights", "WeightsOfAnotherKind", "drop_prepared", "look_again", "looks", "prepared_bytes",
+           "refresh_all"]  # fmt: skip
 
 #: Sets of parameters (one for each module that runs the same graph) that a compiled graph keeps prepared.
 MAX_STATES = 256
@@ -144,6 +145,7 @@ def prepared_bytes() -> int:
 
 
 _epoch = 0
+_looks = 0
 
 
 def refresh_all() -> None:
@@ -152,6 +154,19 @@ def refresh_all() -> None:
     with _lock:
         _epoch += 1
         _shared.clear()
+    look_again()
+
+
+def look_again() -> None:
+    """Makes the next call of whatever was compiled with `freeze` look at its weights."""
+    global _looks
+    with _lock:
+        _looks += 1
+
+
+def looks() -> int:
+    """How often `look_again` was called."""
+    return _looks
 
 
 def drop_prepared() -> None:
@@ -215,12 +230,14 @@ class Weights:
         main: the main graph; its inputs of kind ``prepared`` are the outputs of `prepare` in order.
         prepare: the plan that computes them, and its constants.
         keep_original: False: parameters that only `prepare` reads move to a mapped file.
+        freeze: the same parameters are as they were, until `look_again`.
         memory: where `prepare` works.
     """
 
     def __init__(self, make: Callable[[], Executor], names: Sequence[str], main: Graph, prepare: Plan | None,
-                 constants: Sequence[Any], keep_original: bool = True,
-                 memory: TorchMemory | None = None) -> None:  # fmt: skip
+                 constants: Sequence[Any], keep_original: bool = True, memory: TorchMemory | None = None,
+                 freeze: bool = False) -> None:  # fmt: skip
+        self.freeze, self.looked = freeze, -1
         self.memory = memory if memory is not None else TorchMemory()
         self.make = make
         self.names = list(names)
@@ -233,8 +250,9 @@ class Weights:
         kinds = {v.name: v[0].type for v in main.inputs}
         self.kinds = [(torch_dtype(kinds[n].dtype), kinds[n].shape) for n in self.names]
         read = {e.node for n in main.nodes for e in n.inputs} | {e.node for e in main.outputs}
-        packed_only = {v.name for v in main.inputs if v not in read} if not keep_original else set()
-        self.movable = [i for i, n in enumerate(self.names) if n in packed_only]
+        direct = {v.name for v in main.inputs if v in read}
+        self.read = {i for i, n in enumerate(self.names) if n in direct}
+        self.movable = [i for i in range(len(self.names)) if i not in self.read] if not keep_original else []
         depends = main.attrs.get("prepare_depends", ())
         self.parts = [self._part(e, d) for e, d in zip(prepare.graph.outputs, depends)] if prepare is not None else []
 
@@ -248,10 +266,12 @@ class Weights:
 
     def state(self, params: list[torch.Tensor]) -> State:
         """The executor for these parameters, prepared from what they are now."""
-        state = self.latest
-        if state is not None and state.alive and list(map(id, params)) == state.ids and state.is_current(params):
-            return state
-        return self._updated(params)
+        state, looks = self.latest, _looks
+        known = state is not None and state.alive and list(map(id, params)) == state.ids
+        if state is None or not known or not ((self.freeze and self.looked == looks) or state.is_current(params)):
+            state = self._updated(params)
+        self.looked = looks
+        return state
 
     def _updated(self, params: list[torch.Tensor]) -> State:
         with self.lock:
@@ -279,18 +299,27 @@ class Weights:
             same = len(p.shape) == len(shape) and all(n == d for n, d in zip(p.shape, shape) if isinstance(d, int))
             if p.dtype != dtype or not same:
                 raise WeightsOfAnotherKind(f"{name} is {p.dtype}{list(p.shape)}, compiled for {dtype}{list(shape)}")
+            if p.numel() and p.untyped_storage().nbytes() < _end(p):
+                raise RuntimeError(f"{name} has no memory for its {p.numel()} elements: its storage was resized")
 
     def _moved(self, state: State, params: Sequence[torch.Tensor]) -> None:
         """The same values lie elsewhere: what was prepared from them holds on."""
         for prepared, (_, used) in zip(state.prepared, self.parts):
             sources = [params[u] for u in used]
             prepared.stamps, prepared.probe = tuple(map(Stamp.of, sources)), Probe(sources)
-        own = {self.position[n]: p.detach() for n, p in zip(self.names, params)}
-        state.executor.bind(own)
+        state.executor.bind(self._own(params))
+
+    def _own(self, params: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
+        """What native code reads of the parameters themselves. Nobody looks whether frozen ones still have their
+        memory, so that these are copies."""
+        if not self.freeze:
+            return {self.position[n]: p.detach() for n, p in zip(self.names, params)}
+        return {self.position[n]: p.detach().clone() if i in self.read else p.detach()
+                for i, (n, p) in enumerate(zip(self.names, params))}  # fmt: skip
 
     def _prepare(self, state: State, params: Sequence[torch.Tensor]) -> None:
         """Binds the executor to its parameters and to what is computed from them."""
-        values: dict[int, torch.Tensor] = {self.position[n]: p.detach() for n, p in zip(self.names, params)}
+        values = self._own(params)
         with _lock:
             parts = {i: self._found(i, params) for i in range(len(self.parts))}
             made = self._compute([i for i, p in parts.items() if p is None], params)
@@ -324,6 +353,12 @@ class Weights:
             key, used = self.parts[i]
             _shared[key, tuple(id(params[u]) for u in used)] = prepared
         return made
+
+
+def _end(t: torch.Tensor) -> int:
+    """Bytes from the start of the storage to the end of the last element."""
+    last = sum((n - 1) * s for n, s in zip(t.shape, t.stride()))
+    return (t.storage_offset() + last + 1) * t.element_size()
 
 
 def _forget(weights: Weights | None, dead: State) -> None:

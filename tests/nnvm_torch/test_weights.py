@@ -159,3 +159,52 @@ def test_a_converted_module(dtype: torch.dtype) -> None:
     m.to(dtype)
     x = torch.randn(2, 8, dtype=dtype)
     torch.testing.assert_close(compiled(x), copy.deepcopy(m)(x))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("way", ["torch.compile", "nnvm_torch.compile"])
+def test_frozen_weights_change_at_refresh(way: str) -> None:
+    torch._dynamo.reset()
+    m, x = _model(), torch.randn(2, 3, 4, 4)
+    run = torch.compile(m, backend="nnvm", options={"freeze": True}) if way == "torch.compile" else None
+    run = run or nnvm_torch.compile(m, x, freeze=True)
+    before = m(x)
+    torch.testing.assert_close(run(x), before, atol=1e-4, rtol=1e-4)
+    m[4].bias.mul_(-2)
+    m[0].weight.mul_(3)
+    for _ in range(2):
+        torch.testing.assert_close(run(x), before, atol=1e-4, rtol=1e-4)
+    for refresh in (lambda: nnvm_torch.refresh(m), nnvm_torch.refresh):
+        m[1].running_var.fill_(float(torch.rand(())) + 1)
+        refresh()
+        torch.testing.assert_close(run(x), m(x), atol=1e-4, rtol=1e-4)
+    assert not torch.allclose(m(x), before)
+
+
+@torch.no_grad()
+def test_frozen_weights_whose_memory_is_gone() -> None:
+    m, x = nn.Sequential(nn.Linear(300, 300), nn.LayerNorm(300)).eval(), torch.randn(4, 300)
+    run, looking = nnvm_torch.compile(m, x, freeze=True), nnvm_torch.compile(m, x)
+    want = run(x)
+    torch.testing.assert_close(looking(x), want, atol=0, rtol=0)
+    for p in m.parameters():
+        p.untyped_storage().resize_(0)
+    torch.testing.assert_close(run(x), want, atol=0, rtol=0)
+    with pytest.raises(RuntimeError, match=r"no memory|out of bounds for storage of size 0"):  # the second is eager's
+        looking(x)
+
+
+def test_frozen_weights_train() -> None:
+    m, x = _model().train(), torch.randn(2, 3, 4, 4)
+    run = nnvm_torch.compile(m, freeze=True)
+    optimizer = torch.optim.SGD(m.parameters(), lr=0.1)
+    for _ in range(2):
+        twin = copy.deepcopy(m)
+        want, got = twin(x), run(x)
+        torch.testing.assert_close(got, want, atol=1e-4, rtol=1e-4)
+        want.square().sum().backward()
+        got.square().sum().backward()
+        for p, q in zip(m.parameters(), twin.parameters()):
+            torch.testing.assert_close(p.grad, q.grad, atol=1e-3, rtol=1e-3)
+        optimizer.step()
+        optimizer.zero_grad()
