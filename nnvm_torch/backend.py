@@ -19,7 +19,8 @@ from nnvm.compiler.build import CompilerFault, compile_graph
 from nnvm.runtime.fork_lock import fork_safe
 from nnvm_torch.decompositions import decompositions, whole
 from nnvm_torch.faults import guarded, text_of, warn_of_fault, warn_once
-from nnvm_torch.fx_importer import Fallback, Imported, NotImportable, import_graph
+from nnvm_torch.fx_importer import import_graph
+from nnvm_torch.imported import Fallback, Imported, NotImportable
 from nnvm_torch.options import Options
 from nnvm_torch.report import GraphRecord, calling_owner, record, record_of
 from nnvm_torch.runner import Runner

@@ -15,7 +15,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from nnvm_torch.backend import compile_lock
 from nnvm_torch.decompositions import decompositions, whole
 from nnvm_torch.dynamic import Placed
-from nnvm_torch.fx_importer import Imported, import_graph
+from nnvm_torch.fx_importer import import_graph
+from nnvm_torch.imported import Imported
 from nnvm_torch.symbolic_inputs import SymbolicInputs, exported_shapes
 
 __all__ = ["CaptureError", "Captured", "Traced", "capture", "give_whole_results", "trace"]

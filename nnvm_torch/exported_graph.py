@@ -15,7 +15,8 @@ from nnvm.dim import SymDim
 from nnvm.graph import Graph
 from nnvm_torch.capture import CaptureError, give_whole_results
 from nnvm_torch.exported import Lifted, lift, load_program
-from nnvm_torch.fx_importer import FromGraph, NotImportable, Plain, import_graph
+from nnvm_torch.fx_importer import import_graph
+from nnvm_torch.imported import FromGraph, NotImportable, Plain
 from nnvm_torch.tensors import numpy_of
 
 __all__ = ["FAULTS", "ExportedGraph", "exported_graph"]

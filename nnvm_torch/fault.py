@@ -17,8 +17,9 @@ from torch import fx
 
 from nnvm.compiler.build import compile_graph
 from nnvm.compiler.pipeline import pipeline
-from nnvm_torch.fx_importer import Imported, import_graph
+from nnvm_torch.fx_importer import import_graph
 from nnvm_torch.group_check import GroupFault, first_wrong_group
+from nnvm_torch.imported import Imported
 from nnvm_torch.options import Options
 from nnvm_torch.runner import Runner
 

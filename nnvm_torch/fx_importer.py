@@ -1,21 +1,23 @@
-"""From an fx graph of functional ATen calls to nnvm's Graph IR, and how to put the results together again."""
+"""From an fx graph of functional ATen calls to nnvm's Graph IR."""
 
 from __future__ import annotations
 
 import operator
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, Union, cast
+from dataclasses import replace
+from typing import Any, cast
 
 import torch
 from torch import fx
 
 from nnvm import config
-from nnvm.dim import Dim, SymDim, evaluate, is_static, symbols
+from nnvm.dim import SymDim, evaluate, is_static, symbols
 from nnvm.graph import Graph, Node, NodeEntry, TensorType, apply, constant, variable
 from nnvm.graph.node import TypeInferenceError
+from nnvm_torch.aliasing import base_of, look_at_bases, root_of, view_of
 from nnvm_torch.convert import TABLE, Context, NeedsMemory, Unsupported
+from nnvm_torch.imported import Fallback, FromGraph, FromInput, Imported, NotImportable, Plain, Result, Strides, View
 from nnvm_torch.partition import TOKEN, AtenCall, Size, Slot, is_effect, is_view, needs_strides
 from nnvm_torch.sizes import hints_of, ranges_of, require_equal_sizes
 from nnvm_torch.tensors import (
@@ -26,108 +28,14 @@ from nnvm_torch.tensors import (
     is_foreign,
     numpy_of,
     on_device,
-    shape_of,
     strides_of,
     type_of,
 )
 
-__all__ = ["Fallback", "FromGraph", "FromInput", "Imported", "NotImportable", "Plain", "Result", "View", "import_graph"]
-
-Strides = Union["tuple[Dim, ...]", None]
+__all__ = ["import_graph"]
 
 #: A constant tensor of the traced code with more elements becomes a parameter instead of part of the graph.
 MAX_CONSTANT = 1 << 12
-
-
-class NotImportable(Exception):
-    """The whole graph must be left to ATen; the message says why."""
-
-
-@dataclass(frozen=True)
-class Fallback:
-    """A call that ATen runs.
-
-    Attributes:
-        op: its name.
-        reason: why.
-        source: the user's source line, "" where it is not known.
-    """
-
-    op: str
-    reason: str
-    source: str
-
-    def __str__(self) -> str:
-        return f"{self.op}: {self.reason}" + (f" ({self.source})" if self.source else "")
-
-
-@dataclass(frozen=True)
-class View:
-    """A tensor on the memory of another: sizes, strides and the offset from its first element, in elements."""
-
-    shape: tuple[Dim, ...]
-    strides: tuple[Dim, ...]
-    offset: Dim
-
-
-@dataclass(frozen=True)
-class FromGraph:
-    """A result that is output `index` of the graph, looked at through `view`; `copy` where it needs its own memory."""
-
-    index: int
-    view: View | None = None
-    copy: bool = False
-
-
-@dataclass(frozen=True)
-class FromInput:
-    """A result that is argument `position`, looked at through `view`; `copy` where it is a new tensor."""
-
-    position: int
-    view: View | None = None
-    copy: bool = False
-
-
-@dataclass(frozen=True)
-class Plain:
-    """A result that is no tensor: None, a number, or a size."""
-
-    value: Any
-
-
-Result = FromGraph | FromInput | Plain
-
-
-@dataclass(frozen=True)
-class Imported:
-    """A graph and its place in the call.
-
-    Attributes:
-        graph: with the attributes `input_strides` and `output_strides`.
-        positions: for each graph input, its position among the call's arguments; -1 - i for `constants[i]`.
-        constants: tensors that the traced code closes over.
-        sizes: name of a symbolic size -> position of the argument that is its value.
-        results: what the call returns.
-        writes: (position of an argument, graph output that is written to it), in order.
-        fallbacks: calls that ATen runs.
-        native, total: compute nodes compiled, and all of them.
-        strides: strides of each graph output, as in the attribute.
-        faults: conversions that failed although the call is one that is converted, with the reason and source line.
-        device: whose memory it works on.
-    """
-
-    graph: Graph
-    positions: tuple[int, ...]
-    constants: tuple[torch.Tensor, ...]
-    sizes: dict[str, int]
-    results: tuple[Result, ...]
-    writes: tuple[tuple[int, Result], ...]
-    fallbacks: tuple[Fallback, ...]
-    native: int
-    total: int
-    strides: tuple[Strides, ...] = field(default=())
-    faults: tuple[str, ...] = ()
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
 
 def device_of(gm: fx.GraphModule) -> torch.device:
@@ -179,7 +87,7 @@ class _Importer:
         self.of_params: dict[Node, bool] = {}
 
     def run(self) -> Imported:
-        _look_at_bases(self.gm)
+        look_at_bases(self.gm)
         results: tuple[Result, ...] = ()
         require_equal_sizes(self.gm)
         for node in self.gm.graph.nodes:
@@ -396,16 +304,16 @@ class _Importer:
         value = self.env[r]
         if not isinstance(value, NodeEntry):
             return Plain(value)
-        base = _base(r)
-        view = None if base is r else _view(r, base)
+        base = base_of(r)
+        view = None if base is r else view_of(r, base)
         if base in self.position:
             return FromInput(self.position[base], view)
         entry = self.env[base]
         if base in self.output_of:
             return FromGraph(self.output_of[base], view)
-        root = _root(entry)
+        root = root_of(entry)
         for node, index in self.output_of.items():
-            if _root(self.env[node]) == root:  # the same values, in two tensors
+            if root_of(self.env[node]) == root:  # the same values, in two tensors
                 return self._copied(FromGraph(index, None, True), node, base, view)
         if root.node.is_variable or root.node.is_constant:
             entry = apply("identity", [entry])[0] if entry.type.dtype is not HANDLE else entry
@@ -502,51 +410,6 @@ def _agree(got: TensorType, want: TensorType, node: fx.Node) -> bool:
         return all(evaluate(a, hints) == evaluate(b, hints) for a, b in zip(got.shape, want.shape))
     except (KeyError, ZeroDivisionError):
         return False
-
-
-def _base(node: fx.Node) -> fx.Node:
-    """The node whose memory this one's value lies in (itself, where it is no view)."""
-    while node.op == "call_function":
-        source: Any = node
-        if node.target is operator.getitem:
-            source = node.args[0]
-        if not is_view(source.target) or not isinstance(source.args[0], fx.Node):
-            break
-        below = source.args[0]
-        vals = node.meta.get("val"), below.meta.get("val")
-        if not all(isinstance(v, torch.Tensor) and is_foreign(v) is None for v in vals):
-            break
-        if vals[0].dtype != vals[1].dtype:  # type: ignore[union-attr]
-            break
-        node = below
-    return node
-
-
-def _look_at_bases(gm: fx.GraphModule) -> None:
-    """Makes `as_strided` of a view one of the tensor whose memory it is: it may look beyond the view."""
-    looks = (torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_copy.default)
-    for node in gm.graph.nodes:
-        if node.target in looks and isinstance(node.args[0], fx.Node) and len(node.args) > 2:
-            base = _base(node.args[0])
-            if base is not node.args[0]:
-                offset = node.args[3] if len(node.args) > 3 else node.kwargs.get("storage_offset")
-                if offset is None:
-                    offset = node.meta["val"].storage_offset()
-                if isinstance(offset, (int, fx.Node)):
-                    node.args, node.kwargs = (base, *node.args[1:3], offset), {}
-
-
-def _view(node: fx.Node, base: fx.Node) -> View:
-    val, under = node.meta["val"], base.meta["val"]
-    offset = dim_of(val.storage_offset()) - dim_of(under.storage_offset())
-    return View(shape_of(val), tuple(dim_of(s) for s in val.stride()), offset)
-
-
-def _root(entry: NodeEntry) -> NodeEntry:
-    """What the entry is the memory of, through reshapes."""
-    while entry.node.op.attr("view"):
-        entry = entry.node.inputs[0]
-    return entry
 
 
 def _last_line(trace: str) -> str:

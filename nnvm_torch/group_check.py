@@ -22,7 +22,7 @@ from nnvm.runtime.llvm_jit import Kernel
 from nnvm.schedules.kernel import span
 from nnvm.te.expr import Buffer
 from nnvm.testing.reference import run_graph
-from nnvm_torch.fx_importer import Imported
+from nnvm_torch.imported import Imported
 from nnvm_torch.tensors import constant_tensor, is_foreign, numpy_of
 
 __all__ = ["GroupFault", "first_wrong_group"]

@@ -15,7 +15,7 @@ from nnvm.frontend.onnx.importer import Imported as ImportedOnnx
 from nnvm.frontend.onnx.reading import read_model
 from nnvm.frontend.onnx.specialise import Specialised
 from nnvm.frontend.onnx.unsupported import UnsupportedModel, UnsupportedNode
-from nnvm_torch.fx_importer import FromGraph, Imported
+from nnvm_torch.imported import FromGraph, Imported
 from nnvm_torch.options import Options
 from nnvm_torch.runner import Runner
 

@@ -12,7 +12,7 @@ from nnvm.compiler.build import CompiledGraph, KernelInfo
 from nnvm.dim import Dim
 from nnvm.runtime.fork_lock import fork_safe
 from nnvm_torch.faults import runtime_faults
-from nnvm_torch.fx_importer import Fallback, Imported
+from nnvm_torch.imported import Fallback, Imported
 from nnvm_torch.mapped_weights import mapped_bytes
 from nnvm_torch.weights import drop_prepared, prepared_bytes
 

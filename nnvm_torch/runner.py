@@ -11,7 +11,7 @@ from nnvm.compiler.build import CompiledGraph
 from nnvm.dim import Dim, evaluate
 from nnvm.runtime import openmp
 from nnvm.runtime.executor import Executor, Plan
-from nnvm_torch.fx_importer import FromGraph, Imported, Plain, Result, View
+from nnvm_torch.imported import FromGraph, Imported, Plain, Result, View
 from nnvm_torch.tensors import HANDLE, TorchMemory, constant_tensor, laid_out
 from nnvm_torch.weights import Weights
 

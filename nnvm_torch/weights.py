@@ -358,7 +358,7 @@ class Weights:
 def _end(t: torch.Tensor) -> int:
     """Bytes from the start of the storage to the end of the last element."""
     last = sum((n - 1) * s for n, s in zip(t.shape, t.stride()))
-    return (t.storage_offset() + last + 1) * t.element_size()
+    return int(t.storage_offset() + last + 1) * t.element_size()
 
 
 def _forget(weights: Weights | None, dead: State) -> None:

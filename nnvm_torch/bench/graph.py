@@ -12,7 +12,7 @@ from nnvm.graph import Graph
 from nnvm.testing.reference import random_inputs
 from nnvm_torch.bench.models.sources import load_model, resolve
 from nnvm_torch.capture import CaptureError, capture
-from nnvm_torch.fx_importer import NotImportable
+from nnvm_torch.imported import NotImportable
 from nnvm_torch.tensors import TorchMemory, constant_tensor
 
 __all__ = ["FAULTS", "graph_model", "read_model"]

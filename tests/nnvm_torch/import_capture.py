@@ -12,7 +12,8 @@ from torch_reference import ReferenceRunner
 
 from nnvm_torch.backend import _boxed
 from nnvm_torch.decompositions import decompositions, whole
-from nnvm_torch.fx_importer import Imported, import_graph
+from nnvm_torch.fx_importer import import_graph
+from nnvm_torch.imported import Imported
 from nnvm_torch.partition import is_view  # noqa: F401  registers torch.op
 
 

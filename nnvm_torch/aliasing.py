@@ -1,0 +1,61 @@
+"""Which values of an fx graph lie in the memory of others."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from nnvm.graph import NodeEntry
+from nnvm_torch.imported import View
+from nnvm_torch.partition import is_view
+from nnvm_torch.tensors import dim_of, is_foreign, shape_of
+
+__all__ = ["base_of", "look_at_bases", "root_of", "view_of"]
+
+
+def base_of(node: fx.Node) -> fx.Node:
+    """The node whose memory this one's value lies in (itself, where it is no view)."""
+    while node.op == "call_function":
+        source: Any = node
+        if node.target is operator.getitem:
+            source = node.args[0]
+        if not is_view(source.target) or not isinstance(source.args[0], fx.Node):
+            break
+        below = source.args[0]
+        vals = node.meta.get("val"), below.meta.get("val")
+        if not all(isinstance(v, torch.Tensor) and is_foreign(v) is None for v in vals):
+            break
+        if vals[0].dtype != vals[1].dtype:  # type: ignore[union-attr]
+            break
+        node = below
+    return node
+
+
+def look_at_bases(gm: fx.GraphModule) -> None:
+    """Makes `as_strided` of a view one of the tensor whose memory it is: it may look beyond the view."""
+    looks = (torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_copy.default)
+    for node in gm.graph.nodes:
+        if node.target in looks and isinstance(node.args[0], fx.Node) and len(node.args) > 2:
+            base = base_of(node.args[0])
+            if base is not node.args[0]:
+                offset = node.args[3] if len(node.args) > 3 else node.kwargs.get("storage_offset")
+                if offset is None:
+                    offset = node.meta["val"].storage_offset()
+                if isinstance(offset, (int, fx.Node)):
+                    node.args, node.kwargs = (base, *node.args[1:3], offset), {}
+
+
+def view_of(node: fx.Node, base: fx.Node) -> View:
+    val, under = node.meta["val"], base.meta["val"]
+    offset = dim_of(val.storage_offset()) - dim_of(under.storage_offset())
+    return View(shape_of(val), tuple(dim_of(s) for s in val.stride()), offset)
+
+
+def root_of(entry: NodeEntry) -> NodeEntry:
+    """What the entry is the memory of, through reshapes."""
+    while entry.node.op.attr("view"):
+        entry = entry.node.inputs[0]
+    return entry
