@@ -2,13 +2,14 @@
 
     y[i] = exp(x[i])    ->    y[i] = (p * 2**n1) * 2**n2, p a polynomial in x[i] - n * ln2
 
-Requires nothing; may run before or after `vectorize`. Provides: of the functions listed in `FUNCTIONS` and `PAIRS`
-no scalar or vector of these types is left, except as the rare branch for huge arguments of sin, cos and tan. Half types
-are computed in float32. The others stay as they are and code generation calls the math library for them.
+Sums of 1 and exp, tanh or erf (`PLUS_ONE`) are expanded as one. Requires nothing; may run before or after
+`vectorize`. Provides: of the functions listed in `FUNCTIONS` and `PAIRS` no scalar or vector of these types is left,
+except as the rare branch for huge arguments of sin, cos and tan. Half types are computed in float32. The others stay as
+they are and code generation calls the math library for them.
 
-Every expansion is within 2 units in the last place of the exact value over the whole range, denormals included, and
-has the special values of C's functions. They use no operation but + - * /, fma, sqrt, floor, min, max, copysign,
-select, comparisons, conversions and integer arithmetic.
+Every expansion is within 2 units in the last place of the exact value over the whole range, denormals included, and has
+the special values of C's functions. (1 + erf is within 2**-22 where it is above 1, 2**-23 below.) They use no operation
+but + - * /, fma, sqrt, floor, min, max, copysign, select, comparisons, conversions and integer arithmetic.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from math import inf
 
 from nnvm.dtype import F32, F64, DType
 from nnvm.te.expr import Binary, Broadcast, Cast, Const, Expr, Unary
-from nnvm.tir.passes.math.error_function import erf
-from nnvm.tir.passes.math.exponential import exp, exp2, expm1, sigmoid, tanh
+from nnvm.tir.passes.math.error_function import erf, erf_plus_one
+from nnvm.tir.passes.math.exponential import exp, exp2, exp_plus_one, expm1, sigmoid, tanh, tanh_plus_one
 from nnvm.tir.passes.math.inverse_trigonometric import acos, asin, atan
 from nnvm.tir.passes.math.logarithm import log, log1p, log2, log10
 from nnvm.tir.passes.math.trigonometric import cos, sin
@@ -45,6 +46,11 @@ FUNCTIONS[F32] = {
 }  # fmt: skip
 #: Functions of two operands.
 PAIRS: dict[DType, dict[str, Callable[[Vector, Expr, Expr], Expr]]] = {F32: {"pow": pow}, F64: {}}
+#: One plus a function, of which silu and gelu are made: shorter and more accurate than the sum of the two.
+PLUS_ONE: dict[DType, dict[str, Callable[[Vector, Expr], Expr]]] = {
+    F64: {"exp": exp_plus_one, "tanh": tanh_plus_one},
+    F32: {"exp": exp_plus_one, "tanh": tanh_plus_one, "erf": erf_plus_one},
+}
 
 
 def expand_math(func: PrimFunc, fma: bool = True) -> PrimFunc:
@@ -90,6 +96,8 @@ class _Expand(StmtMutator):
             simple = self._simple_power(e)
             if simple is not None:
                 return simple
+        if e.op == "add" and (sum_ := self._plus_one(e)) is not None:
+            return sum_
         if function is None:
             return self.generic(e)
         a, b = self.expr(e.a), self.expr(e.b)
@@ -100,14 +108,32 @@ class _Expand(StmtMutator):
         out = function(self._vector(t, e.lanes), _widened(self.expr(e.a), t))
         return out if t == e.dtype else Cast(out, e.dtype)
 
+    def _plus_one(self, e: Binary) -> Expr | None:
+        """`1 + f(x)` as one function; of exp(-x) the sign goes into the constants."""
+        f = e.a if _number(e.b) == 1.0 else e.b if _number(e.a) == 1.0 else None
+        function = PLUS_ONE.get(e.dtype, {}).get(f.op) if isinstance(f, Unary) else None
+        if function is None:
+            return None
+        assert isinstance(f, Unary)
+        v = self._vector(e.dtype, e.lanes)
+        if f.op == "exp" and isinstance(f.a, Unary) and f.a.op == "neg":
+            return exp_plus_one(v, self.expr(f.a.a), -1.0)
+        return function(v, self.expr(f.a))
+
     def _simple_power(self, e: Binary) -> Expr | None:
         """Powers that a few operations give: x**2, x**3, 1/x, sqrt(x)."""
-        number = e.b.a if isinstance(e.b, Broadcast) else e.b
-        if not isinstance(number, Const) or number.value not in _POWERS:
+        power = _number(e.b)
+        if power is None or power not in _POWERS:
             return None
         t = e.dtype.compute
-        out = _POWERS[number.value](self._vector(t, e.lanes), _widened(self.expr(e.a), t))
+        out = _POWERS[power](self._vector(t, e.lanes), _widened(self.expr(e.a), t))
         return out if t == e.dtype else Cast(out, e.dtype)
+
+
+def _number(e: Expr) -> float | None:
+    """The constant that an expression is in all its lanes."""
+    e = e.a if isinstance(e, Broadcast) else e
+    return float(e.value) if isinstance(e, Const) else None
 
 
 def _widened(x: Expr, t: DType) -> Expr:

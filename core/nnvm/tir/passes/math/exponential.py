@@ -6,7 +6,8 @@ the low bits of the sum, so that powers of two are made by shifts. A result may 
 as the format allows: 2**n is the product of two powers with exponents of about n/2, so the only rounding to a
 denormal is that of the last product.
 
-Operations with FMA, float32: exp 18, exp2 17, expm1 18, sigmoid 23 and tanh 26 (each with one division).
+Operations with FMA, float32: exp 18, exp2 17, expm1 18, tanh 26 and sigmoid 17 (each with one division); 1 + exp 14,
+1 + tanh 17.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from nnvm.dtype import F32, F64
 from nnvm.te.expr import Expr
 from nnvm.tir.passes.math.vector import Vector
 
-__all__ = ["exp", "exp2", "expm1", "power_of_two", "sigmoid", "tanh"]
+__all__ = ["exp", "exp2", "exp_plus_one", "expm1", "power_of_two", "sigmoid", "tanh", "tanh_plus_one"]
 
 LOG2E = 1.4426950408889634
 LN2 = 0.6931471805599453
@@ -50,6 +51,8 @@ TANH_P = {
 }  # fmt: skip
 #: Beyond these exp and exp2 are 0 or inf.
 _EXP_RANGE = {F32: (-104.0, 89.0), F64: (-746.0, 710.0)}
+#: exp of its negative is a normal number, with a factor of two to spare.
+_NORMAL_EXP = {F32: 86.0, F64: 706.0}
 _EXP2_RANGE = {F32: (-151.0, 129.0), F64: (-1076.0, 1025.0)}
 #: From here on expm1 is -1, and inf.
 _EXPM1_RANGE = {F32: (-25.0, 89.0), F64: (-50.0, 710.0)}
@@ -114,28 +117,50 @@ def expm1(v: Vector, x: Expr) -> Expr:
     return v.copysign(v.add(half, half), x)  # -0 stays -0
 
 
-def sigmoid(v: Vector, x: Expr) -> Expr:
-    """1 / (1 + exp(-x)) as s / (s + t + t * e), exp(-x) = (1 + e) * 2**n, s = 2**-n1, t = 2**(n - n1), n1 = n // 2.
+def _reduced_exp(v: Vector, x: Expr, factor: float, shift: int) -> tuple[Expr, Expr]:
+    """`r` and `t = 2**(n - shift)` of factor * x = n * ln2 + factor * r, for a factor of +-1 or +-2.
 
-    Nothing overflows on the way and the division gives denormals exactly. The sum of the three is rounded once: what
-    s + t loses is added to t * e.
-    """
-    low, _ = _EXP_RANGE[v.dtype]
-    m, bias = v.format.mantissa, v.format.bias
-    x = v.clamp(x, low, -low)
-    magic = v.format.magic + 2 * bias
-    z = v.fma(x, -LOG2E, magic)
+    The caller has clamped x so that n - shift is an exponent of normal numbers."""
+    magic = v.format.magic + (v.format.bias - shift)
+    z = v.fma(x, factor * LOG2E, magic)
     n = v.sub(z, magic)
-    high, lower = LN2_PARTS[v.dtype]
-    r = v.fma(n, lower, v.fma(n, high, x))  # -x = n * ln2 - r
-    e = v.fma(v.polynomial(r, [c * (-1.0) ** k for k, c in enumerate(EXP_Q[v.dtype])]), v.mul(r, r), v.neg(r))
-    word = v.bits(z)
-    half = v.shift_right(word, 1)  # low bits: n1 + bias
-    s = v.from_bits(v.shift_left(v.sub(2 * bias, half), m))
-    t = v.from_bits(v.shift_left(v.sub(word, half), m))
-    total = v.add(s, t)
-    lost = v.sub(s, v.sub(total, t))
-    return v.div(s, v.add(total, v.fma(t, e, lost)))
+    high, low = LN2_PARTS[v.dtype]
+    return v.fma(n, -low / factor, v.fma(n, -high / factor, x)), power_of_two(v, z)
+
+
+def exp_plus_one(v: Vector, x: Expr, factor: float = 1.0) -> Expr:
+    """`1 + exp(factor * x)`: beside 1 no power of two need be a denormal, so one product does, and the sum is rounded
+    with it. As 2 * exp(r) * 2**(n - 1) it reaches inf where it should."""
+    bound = _EXP_RANGE[v.dtype][1]
+    x = v.clamp(x, *sorted((-_NORMAL_EXP[v.dtype] / factor, bound / factor)))
+    r, t = _reduced_exp(v, x, factor, 1)
+    doubled = [2.0 * c * factor**k for k, c in enumerate((1.0, 1.0, *EXP_Q[v.dtype]))]
+    return v.fma(v.polynomial(r, doubled), t, 1.0)
+
+
+def sigmoid(v: Vector, x: Expr) -> Expr:
+    """1 / (1 + exp(-x)); within 2 units in the last place of float32 for each argument."""
+    return _logistic(v, x, 1.0)
+
+
+def tanh_plus_one(v: Vector, x: Expr) -> Expr:
+    """`1 + tanh(x)` as 2 / (1 + exp(-2 * x)), which loses nothing where tanh is near -1."""
+    return _logistic(v, x, 2.0)
+
+
+def _logistic(v: Vector, x: Expr, k: float) -> Expr:
+    """k / (1 + exp(-k * x)), k 1 or 2, as k * s / ((t * e + s) + t): exp(-k * x) = (1 + e) * 2**n, t = s * 2**n.
+
+    With s = 2**-64 (float64: 2**-512) nothing overflows on the way, and the division gives denormals exactly. Where
+    t * e counts it is small beside the other two, so that in effect the sum of the three is rounded once.
+    """
+    low = _EXP_RANGE[v.dtype][0] - 1  # twice exp of it is 0 too
+    shift = (v.format.bias + 1) // 2
+    r, t = _reduced_exp(v, v.clamp(x, low / k, _NORMAL_EXP[v.dtype] / (2 * k)), -k, shift)
+    q = v.polynomial(r, [c * (-k) ** (i + 2) for i, c in enumerate(EXP_Q[v.dtype])])
+    e = v.fma(q, v.mul(r, r), v.neg(r) if k == 1 else v.mul(r, -k))
+    s = 2.0**-shift
+    return v.div(k * s, v.add(v.fma(t, e, s), t))
 
 
 def tanh(v: Vector, x: Expr) -> Expr:
