@@ -13,9 +13,9 @@ from nnvm.dtype import F16, F32
 from nnvm.runtime.llvm_jit import compile_funcs
 from nnvm.schedules.cpu.contraction import contraction, match, tile_rows
 from nnvm.target import Target
-from nnvm.te.expr import cast, maximum, select
+from nnvm.te.expr import Fma, cast, maximum, select
 from nnvm.te.tensor import Tensor, compute, placeholder, reduce_axis
-from nnvm.tir.stmt import Allocate, For, PrimFunc
+from nnvm.tir.stmt import Allocate, For, PrimFunc, Store
 from nnvm.tir.verify import verify
 from nnvm.tir.visitor import stmts
 
@@ -306,3 +306,22 @@ def test_a_large_weight_is_read_once_though_the_rows_overflow_the_cache() -> Non
     x, w = whole(24, 1024), whole(16, 1024, 16)
     expected = x @ w.transpose(1, 0, 2).reshape(1024, 256)
     np.testing.assert_array_equal(execute(inputs, [y], [x, w], TINY)[0], expected)
+
+
+@pytest.mark.parametrize("columns", [3, 12])
+def test_a_step_of_a_tile_holds_one_element_of_a_row_at_a_time(columns: int) -> None:
+    """Blocks of columns come before the pixels in the output (NCHW8c); in the innermost step the rows are outside: of
+    vectors there are few, of rows as many as registers allow."""
+    x, w = placeholder((64, 49), F32, "x"), placeholder((columns, 64, 8), F32, "w")
+    k = reduce_axis(64, "k")
+    y = compute((columns, 49, 8), lambda c, p, i: te.sum(x[k, p] * w[c, k, i], [k]), "y")
+    func = lowered([x, w], [y])
+    tiles = [
+        (s.extent.value, s.body.extent.value)
+        for s in stmts(func.body)
+        if isinstance(s, For) and isinstance(s.body, For) and isinstance(s.body.body, Store)
+        and isinstance(s.body.body.value, Fma)
+    ]  # fmt: skip
+    assert (5, 2) in tiles and (2, 5) not in tiles
+    a, b = whole(64, 49), whole(columns, 64, 8)
+    np.testing.assert_array_equal(execute([x, w], [y], [a, b])[0], np.einsum("kp,cki->cpi", a, b))

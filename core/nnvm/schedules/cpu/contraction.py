@@ -371,12 +371,22 @@ class _Plan:
             m.compute_at(self.st, around)
         m.set_scope("local")
         _, ml = m.split(m.axes[self.c.master_vector()], self.lanes)
-        spatial = [a for a in m.leaf_axes if a.kind == "spatial" and a is not ml]
+        spatial = self._longest_first([a for a in m.leaf_axes if a.kind == "spatial" and a is not ml], tile)
         m.reorder(*self._unroll_reduction(list(m.reduce_axes), tile), *spatial, ml)
         for a in spatial:
             m.unroll(a)
         m.vectorize(ml)
         self._attach_outputs(around, True)
+
+    def _longest_first(self, spatial: list[IterVar], tile: _Tile) -> list[IterVar]:
+        """The axes of a tile, its rows outside of its vectors where there are more rows: a step then keeps the vectors
+        and one row's element in registers, where the other way round it would keep an element of each row."""
+        position = None if tile.row is None else self.c.master_axis(self.tensor_axis[tile.row])
+        if position is None:
+            return spatial
+        row = self.m.axes[position]
+        others = [a for a in spatial if a is not row]
+        return [row, *others] if tile.rows >= tile.vectors else [*others, row]
 
     def _in_parts(self, at: IterVar | None, tile: _Tile, part: int) -> None:
         """The reduction in parts, each over all rows (and columns) inside the loop `at`; sums in scratch memory."""
