@@ -1,7 +1,8 @@
 """Object code in this process. It imports no more than loading takes: compiled models start with it.
 
 Code stays loaded as long as its `LoadedCode`. Of what is dropped the latest stays for a while: a model that is compiled
-again finds its kernels, and LLVM keeps some kilobytes of everything that it ever linked.
+again finds its kernels. LLVM keeps ten kilobytes of everything that an instance of its linker ever linked; so each
+instance links a limited number of libraries, and goes with the last of them.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ _lock = fork_safe(threading.Lock())
 _serial = itertools.count()
 #: Linked code that is kept whether in use or not.
 MAX_LATEST = 512
+#: Libraries that one instance of LLVM's linker links.
+MAX_LINKS = 64
 _latest: OrderedDict[Any, Any] = OrderedDict()
 
 
@@ -56,18 +59,20 @@ def _linked(objects: Sequence[bytes], exports: Sequence[str], imports: Mapping[s
         library.export_symbol(name)
     for name, address in imports.items():
         library.import_symbol(name, address)
-    return library.link(_jit(), f"nnvm{next(_serial)}")
+    return library.link(*_jit())
 
 
 _jit_instance: list[Any] = []
 
 
-def _jit() -> Any:
-    if not _jit_instance:
-        if sys.platform.startswith("linux"):
-            llvm.load_library_permanently("libm.so.6")  # scalar functions that no polynomial replaces
-        _jit_instance.append(llvm.create_lljit_compiler(target_machine(Target.host())))
-    return _jit_instance[0]
+def _jit() -> tuple[Any, str]:
+    """The instance to link with, and a name. What it has linked keeps it alive when another one takes its place."""
+    if not _jit_instance and sys.platform.startswith("linux"):
+        llvm.load_library_permanently("libm.so.6")  # scalar functions that no polynomial replaces
+    number = next(_serial)
+    if not _jit_instance or number % MAX_LINKS == 0:
+        _jit_instance[:] = [llvm.create_lljit_compiler(target_machine(Target.host()))]
+    return _jit_instance[0], f"nnvm{number}"
 
 
 def load_ir(ir: str, exports: Sequence[str], imports: Mapping[str, int] | None = None) -> LoadedCode:

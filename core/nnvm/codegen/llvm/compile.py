@@ -15,6 +15,8 @@ __all__ = ["assembly", "object_code", "optimised", "target_machine"]
 _ready = threading.Lock()
 _initialised: set[str] = set()
 _machines = threading.local()
+#: Passes that are not at work. llvmlite frees neither a pass builder nor a pass manager.
+_idle_passes: dict[Target, list[_Passes]] = {}
 
 
 def _initialise(target: Target) -> None:
@@ -38,14 +40,18 @@ def target_machine(target: Target) -> Any:
     cache: dict[Target, Any] = _machines.__dict__.setdefault("by_target", {})
     machine = cache.get(target)
     if machine is None:
-        _initialise(target)
-        features = ""
-        if target == Target.host():  # a virtual machine may hide what the processor's name promises
-            features = llvm.get_host_cpu_features().flatten()
-        machine = cache[target] = llvm.Target.from_triple(target.triple).create_target_machine(
-            cpu=target.cpu, features=features, opt=2, reloc="pic", codemodel="small"
-        )
+        machine = cache[target] = _new_machine(target)
     return machine
+
+
+def _new_machine(target: Target) -> Any:
+    _initialise(target)
+    features = ""
+    if target == Target.host():  # a virtual machine may hide what the processor's name promises
+        features = llvm.get_host_cpu_features().flatten()
+    return llvm.Target.from_triple(target.triple).create_target_machine(
+        cpu=target.cpu, features=features, opt=2, reloc="pic", codemodel="small"
+    )
 
 
 def optimised(ir: str, target: Target) -> Any:
@@ -56,7 +62,13 @@ def optimised(ir: str, target: Target) -> Any:
         module.verify()
     except RuntimeError as error:
         raise RuntimeError(f"LLVM rejects the IR of a kernel: {error}\n{ir}") from None
-    _run_passes(module, machine)
+    idle = _idle_passes.setdefault(target, [])
+    try:
+        passes = idle.pop()  # atomic
+    except IndexError:
+        passes = _Passes(target)
+    passes.run(module)
+    idle.append(passes)
     return module
 
 
@@ -71,26 +83,34 @@ def _header(machine: Any, target: Target) -> str:
     return f'target datalayout = "{machine.target_data}"\ntarget triple = "{target.triple}"\n'
 
 
-def _run_passes(module: Any, machine: Any) -> None:
+class _Passes:
     """Registers for stack slots, peepholes, branches: what the emitter leaves to do, a tenth of the time of -O2.
 
     Loops come rotated, vectorised, unrolled and free of invariants; strength reduction is part of LLVM's code
-    generation. llvmlite before 0.45 cannot name single passes and gets the standard list.
+    generation. llvmlite before 0.45 cannot name single passes and gets the standard list. One thread at a time.
     """
-    options = llvm.create_pipeline_tuning_options(speed_level=1)
-    options.loop_vectorization = options.slp_vectorization = False
-    options.loop_interleaving = options.loop_unrolling = False
-    builder = llvm.create_pass_builder(machine, options)
-    passes = llvm.create_new_function_pass_manager()
-    if not hasattr(passes, "add_sroa_pass"):
-        builder.getModulePassManager().run(module, builder)
-        return
-    passes.add_sroa_pass()
-    passes.add_instruction_combine_pass()
-    passes.add_simplify_cfg_pass()
-    for function in module.functions:
-        if not function.is_declaration:
-            passes.run(function, builder)
+
+    def __init__(self, target: Target) -> None:
+        options = llvm.create_pipeline_tuning_options(speed_level=1)
+        options.loop_vectorization = options.slp_vectorization = False
+        options.loop_interleaving = options.loop_unrolling = False
+        self.builder = llvm.create_pass_builder(_new_machine(target), options)
+        self.of_functions = llvm.create_new_function_pass_manager()
+        self.of_modules: Any = None
+        if not hasattr(self.of_functions, "add_sroa_pass"):
+            self.of_modules = self.builder.getModulePassManager()
+            return
+        self.of_functions.add_sroa_pass()
+        self.of_functions.add_instruction_combine_pass()
+        self.of_functions.add_simplify_cfg_pass()
+
+    def run(self, module: Any) -> None:
+        if self.of_modules is not None:
+            self.of_modules.run(module, self.builder)
+            return
+        for function in module.functions:
+            if not function.is_declaration:
+                self.of_functions.run(function, self.builder)
 
 
 def object_code(ir: str, target: Target) -> bytes:
