@@ -33,6 +33,8 @@ from nnvm.tir.visitor import free_vars, post_order, stmts
 __all__ = ["lower"]
 
 Continue = Callable[[Nest], Stmt]
+#: Steps below which there is a block for each number of them.
+FEW = 6
 
 
 def lower(
@@ -131,27 +133,37 @@ class Lowering:
 
     def _last_block(self, nest: Nest, split: Split, known: list[IterVar], then: Continue) -> Stmt:
         """The block that is not full. Where only the call knows its size, and it is written out, it is cut into
-        blocks of a half, a quarter, ... of the full one, each behind a condition; what is less than a vector is
-        masked."""
+        blocks of a half, a quarter, ... of the full one, each behind a condition, and one of less than `FEW`; what is
+        less than a vector is masked."""
         rest = left = self.space.floormod(nest.extents[split.parent], affine(split.factor))
-        sizes, unit = self._block_sizes(nest, split, rest)
+        sizes, few, unit = self._block_sizes(nest, split, rest)
         done = affine(0)
         parts: list[Stmt] = []
+
+        def part(size: int, orelse: Stmt | None = None) -> Stmt:
+            block = nest.copy()
+            block.shifts[split] = done
+            block.set_inner(split, affine(size))
+            return If(self.builder.less(affine(size - 1), left), self._settle(block, known, then), orelse)
+
         for size in sizes:
-            part = nest.copy()
-            part.shifts[split] = done
-            part.set_inner(split, affine(size))
-            parts.append(If(self.builder.less(affine(size - 1), left), self._settle(part, known, then)))
+            parts.append(part(size))
             done, left = rest - self.space.floormod(rest, affine(size)), self.space.floormod(rest, affine(size))
-        if unit > 1 or not sizes:
+        last: Stmt | None = None
+        for size in few:
+            last = part(size, last)
+        if last is not None:
+            parts.append(last)
+        if unit > 1 or not (sizes or few):
             nest.shifts[split] = done
             nest.set_inner(split, left)
             last = self._settle(nest, known, then)
             parts.append(last if left.int is not None else If(self.builder.less(affine(0), left), last))
         return seq(parts)
 
-    def _block_sizes(self, nest: Nest, split: Split, rest: Affine) -> tuple[list[int], int]:
-        """The constant sizes that an unknown rest is cut into, and the lanes of the vectors in it."""
+    def _block_sizes(self, nest: Nest, split: Split, rest: Affine) -> tuple[list[int], range, int]:
+        """The constant sizes that an unknown rest is cut into, those of which one is for what is left then, and the
+        lanes of the vectors in it."""
         kinds = nest.stage.kinds
         inner = nest.leaves_of(split.inner)
         vectors = [a.extent for a in inner if kinds.get(a) == "vectorized"]
@@ -160,13 +172,13 @@ class Lowering:
             rest.int is not None or split.parent.kind == "reduce" or all(kinds.get(a) == "vectorized" for a in inner)
         )
         if whole or nest.by_loops or any(a in nest.values for a in inner):  # an open loop runs over all of the block
-            return [], unit
+            return [], range(0), unit
         sizes: list[int] = []
-        size = unit
+        size = unit if unit > 1 else FEW
         while size < split.factor:
             sizes.insert(0, size)
             size *= 2
-        return sizes, unit
+        return sizes, range(1, min(FEW, split.factor)) if unit == 1 else range(0), unit
 
     def _for(self, nest: Nest, axis: IterVar, extent: Affine, kind: str, then: Continue) -> Stmt:
         nest = nest.copy()

@@ -14,6 +14,7 @@ from nnvm.dim import numel
 from nnvm.dtype import I64
 from nnvm.te.expr import Broadcast, Buffer, Var
 from nnvm.tir.stmt import Allocate, Assert, For, If, Let, Seq, Stmt, Store
+from nnvm.tir.visitor import loads, stmts
 
 if TYPE_CHECKING:
     from nnvm.codegen.llvm.module import ModuleEmitter
@@ -121,13 +122,31 @@ class FunctionEmitter(ExprEmitter):
                 self.stmt(taken)
             return
         self.b.open_arm()
-        self.stmt(s.then)
+        self._arm(s.then)
         then, orelse = self.b.close(), None
         if s.orelse is not None:
             self.b.open_arm()
-            self.stmt(s.orelse)
+            self._arm(s.orelse)
             orelse = self.b.close()
         self.b.close_branch(cond, then, orelse)
+
+    def _arm(self, s: Stmt) -> None:
+        """One arm of a condition. In kernels of sizes that only the call knows, one with a register tile of its own is
+        a function of its own: LLVM keeps the accumulators in memory where one function has many of them."""
+        if not self.module.func.symbols or not _has_own_tile(s):
+            self.stmt(s)
+            return
+        body = FunctionEmitter(self.module, self.module.body_name(), self)
+        body.stmt(s)
+        self.uses_workspace |= body.uses_workspace
+        values = "".join(f"{plain} {value}, " for _, plain, _, value in body.arguments)
+        code = self.b.here(f"call i32 @{body.name}({values}ptr %workspace)")
+        if body.fails:
+            self.fails = True
+            self._take_status(code)
+        self.module.add_piece(body)
+        for buffer in {x.buffer for x in _stores(s)} & body.buffers.keys():
+            self.slot(buffer).version += 1  # what was loaded from it before may be another value now
 
     def _allocate(self, s: Allocate) -> None:
         buffer = s.buffer
@@ -256,6 +275,20 @@ class FunctionEmitter(ExprEmitter):
         else:
             lines += ["  ret i32 0", "}"]
         return "\n".join(lines) + extra
+
+
+def _has_own_tile(s: Stmt) -> bool:
+    """Has it, outside of further conditions, loops with registers that it allocates, and uses no others?"""
+    if isinstance(s, If):
+        return False
+    own = {x.buffer for x in stmts(s) if isinstance(x, Allocate) and x.buffer.scope == "local"}
+    loops = any(isinstance(x, For) and x.kind == "serial" for x in stmts(s))
+    used = {x.buffer for x in loads(s)} | {x.buffer for x in _stores(s)}
+    return bool(own) and loops and {b for b in used if b.scope == "local"} <= own
+
+
+def _stores(s: Stmt) -> list[Store]:
+    return [x for x in stmts(s) if isinstance(x, Store)]
 
 
 _STMT: dict[type, Any] = {

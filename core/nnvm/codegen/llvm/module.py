@@ -55,6 +55,7 @@ class ModuleEmitter:
         self.loops: list[str] = []
         self.messages: dict[str, int] = {}
         self.bodies: list[FunctionEmitter] = []
+        self.pieces: list[FunctionEmitter] = []
         self._body_count = 0
         self.workspace_size: Dim = workspace_bytes(func.body)
         self._offsets = scratch_offsets(func.body)
@@ -75,6 +76,10 @@ class ModuleEmitter:
 
     def add_body(self, body: FunctionEmitter) -> None:
         self.bodies.append(body)
+
+    def add_piece(self, body: FunctionEmitter) -> None:
+        """A part of a function that is one of its own."""
+        self.pieces.append(body)
 
     def attributes(self, buffer: Buffer) -> str:
         """What is true of a buffer's pointer. Inputs may be each other; with `inplace` an output may be an input."""
@@ -105,6 +110,7 @@ class ModuleEmitter:
         parameters += ["ptr %workspace", "i64 %threads"]
         texts = [main.text(", ".join(parameters), "\n")]
         texts += [self._body(body) for body in self.bodies]
+        texts += [self._piece(body) for body in self.pieces]
         texts.append(self._entry())
         parallel = bool(self.bodies)
         if parallel:
@@ -128,6 +134,10 @@ class ModuleEmitter:
         lines.append(f"  %out = call i32 @{self.func.name}.main({', '.join(values)})")
         lines += ["  ret i32 %out", "}"]
         return "\n".join(lines)
+
+    def _piece(self, body: FunctionEmitter) -> str:
+        arguments = "".join(f"{declared} {name}, " for declared, _, name, _ in body.arguments)
+        return body.text(f"{arguments}ptr %workspace", "\n")
 
     def _body(self, body: FunctionEmitter) -> str:
         """A parallel loop's body, and the function that unpacks its closure for one thread."""

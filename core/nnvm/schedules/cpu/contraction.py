@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nnvm.dim import Dim, numel
+from nnvm.dim import Dim, estimate, numel
 from nnvm.schedules.cpu.contraction_match import Contraction, match
 from nnvm.schedules.cpu.contraction_pack import pack_axis, pack_columns
 from nnvm.schedules.kernel import Strides
@@ -42,8 +42,10 @@ PARALLEL_ITERATIONS = 32
 PARALLEL_WORK = 1 << 16
 #: Multiply-adds that are written out in the innermost loop.
 UNROLLED_WORK = 64
-#: Rows per block where the number of rows is known at the call only.
-UNKNOWN_ROWS = 48
+#: Rows of a block that are few: each block reads all of `w`.
+FEW_ROWS = 48
+#: Rows that there may be, and the size of an axis, where only the call knows it and none is likely.
+MANY_ROWS, UNKNOWN_SIZE = 1 << 24, 64
 #: Steps of a part of the reduction: enough to hide that the sums are loaded and stored.
 PART_STEPS = 256
 #: Steps that may be summed up one after the other; longer sums are cut, as their rounding errors would grow.
@@ -61,11 +63,13 @@ def contraction(
     found = match(inputs, outputs, strides)
     if found is None:
         return None
-    try:
-        return lower(_Plan(found, target, strides).schedule, [*inputs, *outputs], name, strides)
-    except ScheduleError:
-        # Blocks of sizes known at the call only cannot always be peeled; the row schedules take any reduction.
-        return None
+    for cut in (True, False):
+        try:
+            return lower(_Plan(found, target, strides, cut).schedule, [*inputs, *outputs], name, strides)
+        except ScheduleError:
+            # Blocks of sizes known at the call only cannot always be peeled, least of all where the reduction is cut.
+            continue
+    return None  # the row schedules take any reduction
 
 
 def step_cycles(rows: int, vectors: int) -> float:
@@ -124,8 +128,9 @@ class _Blocks:
 class _Plan:
     """The schedule of one contraction."""
 
-    def __init__(self, c: Contraction, target: Target, strides: Strides) -> None:
-        self.c, self.target = c, target
+    def __init__(self, c: Contraction, target: Target, strides: Strides, cut: bool = True) -> None:
+        """`cut`: whether the reduction may be cut into parts."""
+        self.c, self.target, self.cut = c, target, cut
         self.schedule = s = Schedule(c.outputs)
         self.lanes = target.lanes(max(c.master.dtype.bits, 32))
         self.st = s[c.final]
@@ -230,7 +235,7 @@ class _Plan:
         row, extra = self._row_axis(), None
         if isinstance(vector.extent, int) and vector.extent <= self.lanes:  # blocked layouts: take several blocks
             extra = next((a for a in reversed(self._axes("column")) if a is not vector and a.extent != 1), None)
-        extent: Dim = 1 if row is None else row.extent
+        extent = 1 if row is None else self._likely_rows(row)
         count: Dim = vector.extent // self.lanes if extra is None else extra.extent
         most = 6 if not isinstance(count, int) else min(6, max(1, count))
         options: list[tuple[float, int, int]] = []
@@ -248,6 +253,14 @@ class _Plan:
         inside, outside = (vectors, 1) if extra is None else (1, vectors)
         return _Tile(row, extra, rows, inside, outside)
 
+    def _likely_rows(self, row: IterVar) -> int:
+        """How far the axis of row tiles runs; where only the call knows it, as far as is likely. Few rows of a single
+        axis are not counted on: tiles for them read `w` too often for many."""
+        if isinstance(row.extent, int):
+            return row.extent
+        likely = estimate(row.extent, MANY_ROWS)
+        return likely if likely >= FEW_ROWS or len([a for a in self._axes("row") if a.extent != 1]) > 1 else MANY_ROWS
+
     # -- blocks for the caches ----------------------------------------------------------------------------------------
 
     def _blocks(self, tile: _Tile, vector: IterVar) -> _Blocks:
@@ -255,19 +268,18 @@ class _Plan:
         in the first."""
         reduced = [a.extent for a in self.c.master.reduce_axes]
         steps = numel(tuple(reduced))
-        per_row, rows = self._row_bytes(), numel(tuple(a.extent for a in self._axes("row")))
-        one = self._step_rows(tile)
-        if not isinstance(rows, int) or per_row is None or one is None:
-            return _Blocks(max(1, UNKNOWN_ROWS // tile.rows), None, False)
-        if per_row * rows <= self.target.l2_bytes * 8 // 10 or self._rather_whole(tile, rows, per_row):
+        per_row, count = self._row_bytes(), numel(tuple(a.extent for a in self._axes("row")))
+        one, known = self._step_rows(tile), isinstance(count, int)
+        rows = count if isinstance(count, int) else MANY_ROWS
+        if per_row * rows <= self.target.l2_bytes * 8 // 10 or (known and self._rather_whole(tile, rows, per_row)):
             fit = rows
         else:
             fit = max(1, self.target.l2_bytes * 6 // 10 // max(1, per_row))
         blocked = fit < rows
-        part = self._part(tile, reduced, self.packed is not None and fit * 4 < rows)
+        part = self._part(tile, reduced, self.packed is not None and fit * 4 < rows) if self.cut else None
         if part is not None and self._can_cut(tile):
             # Short blocks of rows would read (or pack) all of `w` once each.
-            few = fit * 4 < rows if self.packed is not None else fit < UNKNOWN_ROWS
+            few = fit * 4 < rows if self.packed is not None else fit < FEW_ROWS
             long = not self.prologue and blocked and few
             if long:
                 assert isinstance(steps, int)
@@ -293,18 +305,18 @@ class _Plan:
         count = max(1, rows // one)
         return -(-count // -(-count // max(1, fit // one)))
 
-    def _row_bytes(self) -> int | None:
-        """Bytes of `x` per row, counting what rows share once."""
+    def _row_bytes(self) -> int:
+        """Bytes of `x` per row, counting what rows share once; an estimate where sizes are not known."""
         x = self.c.x.tensor
-        size = numel(x.shape)
         many = numel(tuple(a.extent for a in (*self._axes("row"), *self._axes("batch"))))
-        return size * x.dtype.bytes // max(1, many) if isinstance(size, int) and isinstance(many, int) else None
+        return estimate(numel(x.shape) * x.dtype.bytes // (many if many != 0 else 1), UNKNOWN_SIZE)
 
-    def _step_rows(self, tile: _Tile) -> int | None:
-        """Rows in one step of the axis that is cut into blocks: of a tile, or all rows of the tiles' axis."""
+    def _step_rows(self, tile: _Tile) -> int:
+        """Rows in one step of the axis that is cut into blocks: of a tile, or (an estimate of) all rows of the tiles'
+        axis."""
         if len(self._axes("row")) < 2 or tile.row is None:
             return tile.rows
-        return tile.row.extent if isinstance(tile.row.extent, int) else None
+        return estimate(tile.row.extent, UNKNOWN_SIZE)
 
     def _part(self, tile: _Tile, reduced: list[Dim], always: bool) -> int | None:
         """Steps of the first reduce loop in one part; None: the part of `w` for a column tile is small enough.

@@ -99,9 +99,10 @@ def parallel_loops(axes: Sequence[Axis], work: Dim, space: Space) -> tuple[list[
     """
     if not axes or (isinstance(work, int) and work < PARALLEL_WORK):
         return list(axes), {}, "serial"
-    take, total = 1, axes[0].extent
-    while take < len(axes) and isinstance(total, int) and total < 32:
-        total = total * axes[take].extent
+    take, total, known = 1, axes[0].extent, _known(axes[0])
+    # of a size that only the call knows nothing is expected, and no index is divided by it
+    while take < len(axes) and known < 32 and (isinstance(total, int) or isinstance(axes[take].extent, int)):
+        total, known = total * axes[take].extent, known * _known(axes[take])
         take += 1
     if take == 1:
         return list(axes), {}, "parallel"
@@ -113,3 +114,8 @@ def parallel_loops(axes: Sequence[Axis], work: Dim, space: Space) -> tuple[list[
         rest = space.floordiv(rest, affine(axis.extent))
     env[axes[0].var] = rest
     return [fused, *axes[take:]], env, "parallel"
+
+
+def _known(axis: Axis) -> int:
+    """The extent, or 1 where only the call knows it."""
+    return axis.extent if isinstance(axis.extent, int) else 1
