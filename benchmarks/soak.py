@@ -87,7 +87,8 @@ class Model(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = torch.relu(self.norm(self.conv(x))).flatten(2).transpose(1, 2)
         q, k, v = (t.unsqueeze(1) for t in self.qkv(y).chunk(3, -1))
-        return self.head((nn.functional.scaled_dot_product_attention(q, k, v).squeeze(1) + y).mean(1))
+        out: torch.Tensor = self.head((nn.functional.scaled_dot_product_attention(q, k, v).squeeze(1) + y).mean(1))
+        return out
 
 
 def resident_bytes() -> int:

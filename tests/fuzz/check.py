@@ -29,7 +29,7 @@ __all__ = ["Fault", "check", "classified"]
 #: Units in the last place, relative to the largest element, that are nobody's fault. Special functions of float64 are
 #: good to some dozen units only, in eager too.
 FLOOR_ULPS = {torch.float64: 64}
-#: Eager runs with nudged values before a difference counts (a bit that rounding decides stays the same in half of them).
+#: Eager runs with nudged values before a difference counts; a bit that rounding decides stays the same in half of them.
 NUDGES = 48
 
 

@@ -110,6 +110,24 @@ def test_average_pooling_of_integers_is_left_to_aten(pool):
     torch.testing.assert_close(compiled(pool, x, native=False), want, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("values", [(0.0, -0.0), (-0.0, 0.0)])
+def test_constants_that_are_zeros_of_either_sign(values):
+    """Equal for a dictionary, and not the same: in one kernel, and in kernels of one process."""
+    x = torch.tensor([1.5, -2.0, 3.0])
+
+    def both(x):
+        return tuple(r for v in values for r in (x / v, torch.copysign(x, torch.full_like(x, v)), x * v))
+
+    def chosen(x):
+        return torch.where(x > 0, *values), F.pad(x, (1, 1), value=values[0]), x.masked_fill(x > 0, values[1])
+
+    singles = [lambda x, v=v: 1 / (x.clamp(v, v) + v) for v in values]
+    for fn in (both, chosen, *singles):
+        got, want = compiled(fn, x), fn(x)
+        for a, b in zip(*((r if isinstance(r, tuple) else (r,)) for r in (got, want))):
+            assert torch.equal(a.view(torch.int32), b.view(torch.int32)), (a, b)
+
+
 # the fuzzer itself
 
 

@@ -5,6 +5,7 @@ In registers the half types are their 16 bits (``i16``) and bool is ``i1``; in m
 
 from __future__ import annotations
 
+import math
 import struct
 from functools import cache, lru_cache
 
@@ -55,9 +56,14 @@ def lanes_literal(scalar: str, values: tuple[int, ...]) -> str:
     return "<" + ", ".join(f"{scalar} {v}" for v in values) + ">"
 
 
-@lru_cache(maxsize=4096)
 def literal(value: int | float | bool, t: DType, lanes: int = 1) -> str:
     """A constant of type `t`, repeated in every lane."""
+    return _literal(value, math.copysign(1.0, value), t, lanes)
+
+
+@lru_cache(maxsize=4096)
+def _literal(value: int | float | bool, sign: float, t: DType, lanes: int) -> str:
+    """`sign` is part of the key: 0.0 and -0.0 are equal."""
     text = _scalar_literal(value, t)
     if lanes == 1:
         return text
