@@ -165,10 +165,15 @@ class Builder:
         return scope
 
     def open_loop(self, begin: str, bounds: Range, conditional: bool) -> Loop:
-        """Enter a loop whose variable starts at `begin`; `conditional` when it may run zero times."""
+        """Enter a loop whose variable starts at `begin`; `conditional` when it may run zero times.
+
+        What does not change in such a loop is computed ahead of it, in a scope that is entered only if it runs.
+        """
         self.epoch += 1
         loop = Loop(self.fresh("i"), begin, self.label("loop"), conditional)
-        self.open(loop.label, conditional)
+        if conditional:
+            self.open(self.label("first"), True)
+        self.open(loop.label, False)
         self.depth[loop.var] = len(self.scopes) - 1
         self.ranges[loop.var] = bounds
         return loop
@@ -176,18 +181,20 @@ class Builder:
     def close_loop(self, loop: Loop, end: str) -> None:
         """Leave the loop, which runs while its variable is below `end`."""
         body = self.close()
+        ahead = self.close() if loop.conditional else None
         parent = self.scopes[-1]
-        done = self.label("done")
+        done, before = self.label("done"), parent.block
         following, again, metadata = self.fresh("next"), self.fresh("again"), len(self.loop_metadata)
         self.loop_metadata.append(f"!{metadata + 3} = distinct !{{!{metadata + 3}, !0, !1}}")
-        if loop.conditional:
-            enter = self.fresh("enter")
+        if ahead is not None:
+            enter, before = self.fresh("enter"), ahead.block
             parent.lines.append(f"  {enter} = icmp slt i64 {loop.begin}, {end}")
-            parent.lines.append(f"  br i1 {enter}, label %{loop.label}, label %{done}")
-        else:
-            parent.lines.append(f"  br label %{loop.label}")
+            parent.lines.append(f"  br i1 {enter}, label %{before}, label %{done}")
+            parent.lines.append(f"{before}:")
+            parent.lines.extend(ahead.lines)
+        parent.lines.append(f"  br label %{loop.label}")
         parent.lines.append(f"{loop.label}:")
-        parent.lines.append(f"  {loop.var} = phi i64 [ {loop.begin}, %{parent.block} ], [ {following}, %{body.block} ]")
+        parent.lines.append(f"  {loop.var} = phi i64 [ {loop.begin}, %{before} ], [ {following}, %{body.block} ]")
         parent.lines.extend(body.lines)
         parent.lines.append(f"  {following} = add nuw nsw i64 {loop.var}, 1")
         parent.lines.append(f"  {again} = icmp slt i64 {following}, {end}")

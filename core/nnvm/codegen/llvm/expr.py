@@ -234,7 +234,9 @@ class ExprEmitter(MemoryEmitter):
                 continue
             seen.add(x)
             if isinstance(x, Load):
-                if x.mask is None and not self.in_bounds(x.buffer, x.indices):
+                # what is loaded already, as for a condition, may be used in both arms
+                loaded = (x, self.mask) in self.memo
+                if x.mask is None and not loaded and not self.in_bounds(x.buffer, x.indices):
                     return True
             elif _own_traits(x) & _GUARDED:
                 return True
