@@ -13,6 +13,7 @@ from nnvm.schedules.axes import Axis, Write
 from nnvm.schedules.cpu.attention import attention
 from nnvm.schedules.cpu.contraction import contraction
 from nnvm.schedules.cpu.injective import elementwise as elementwise_nest
+from nnvm.schedules.cpu.padded_window import padded_window
 from nnvm.schedules.cpu.rows import rows
 from nnvm.schedules.cpu.winograd import match_winograd, winograd
 from nnvm.schedules.kernel import Strides, flat_kernel, span
@@ -72,6 +73,13 @@ def winograds(
     return flat_kernel(inputs, outputs, name, strides, lambda sources, space: winograd(found, sources, space, target))
 
 
+def padded_windows(
+    inputs: Sequence[Tensor], outputs: Sequence[Tensor], target: Target, name: str, strides: Strides
+) -> PrimFunc | None:
+    """Depthwise convolutions of small images with padding."""
+    return padded_window(inputs, outputs, target, name, strides) if _is_window(outputs) else None
+
+
 def contractions(
     inputs: Sequence[Tensor], outputs: Sequence[Tensor], target: Target, name: str, strides: Strides
 ) -> PrimFunc | None:
@@ -109,7 +117,7 @@ def elementwise(
 
 
 #: The schedules in the order in which they are tried, special ones first. One that does not take a group gives None.
-SCHEDULES: list[Scheduler] = [winograds, contractions, attentions, reductions, elementwise]
+SCHEDULES: list[Scheduler] = [winograds, padded_windows, contractions, attentions, reductions, elementwise]
 
 
 def _is_window(outputs: Sequence[Tensor]) -> bool:
