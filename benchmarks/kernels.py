@@ -76,6 +76,7 @@ CASES: dict[str, Case] = {
     "conv7x7-s2-3-224": conv(3, 64, 224, 7, 2),
     "depthwise3x3-144-56": conv(144, 144, 56, groups=144),
     "depthwise5x5-672-14": conv(672, 672, 14, 5, groups=672),
+    "depthwise5x5-1152-7": conv(1152, 1152, 7, 5, groups=1152),
     "linear-1-768-3072": linear(1, 768, 3072),
     "linear-128-768-768": linear(128, 768, 768),
     "linear-128-3072-768": linear(128, 3072, 768),
