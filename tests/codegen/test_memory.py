@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import mmap
-
 import numpy as np
 import pytest
 
@@ -29,26 +26,9 @@ from nnvm.te.expr import (
     const,
     load,
 )
+from nnvm.testing.fence import fenced
 from nnvm.tir import interpreter
 from nnvm.tir.stmt import Allocate, Assert, For, If, Let, PrimFunc, Seq, Stmt, Store, seq
-
-_LIBC = ctypes.CDLL(None, use_errno=True)
-_MAPS: list[mmap.mmap] = []
-
-
-def fenced(a: np.ndarray, before: bool = False) -> np.ndarray:
-    """A copy of `a` that ends (or begins) where the next (or previous) page must not be touched."""
-    page = mmap.PAGESIZE
-    room = -(-max(a.nbytes, 1) // page) * page
-    memory = mmap.mmap(-1, room + 2 * page)
-    _MAPS.append(memory)
-    base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    for guard in (base, base + page + room):
-        assert _LIBC.mprotect(ctypes.c_void_p(guard), ctypes.c_size_t(page), 0) == 0
-    offset = page if before else page + room - a.nbytes
-    out = np.frombuffer(memory, a.dtype, a.size, offset).reshape(a.shape)
-    out[...] = a
-    return out
 
 
 def compare(func: PrimFunc, *inputs: np.ndarray, symbols: dict[str, int] | None = None, threads: int = 1) -> np.ndarray:
@@ -98,6 +78,20 @@ def test_masked_loads_leave_lanes_unread(t: DType, step: int) -> None:
     mask = Binary("lt", Ramp(i, 1, 8), Broadcast(load(n, (const(0),)), 8))
     body = For(i, const(1), Store(y, (Ramp(i, 1, 8),), Load(x, (index,), mask)))
     compare(PrimFunc("masked", (x, n, y), 1, (), body), data(t, size), np.array([5]))
+
+
+@pytest.mark.parametrize("t", (F32, I64, BOOL), ids=str)
+def test_a_mask_of_its_own_does_not_save_a_load_from_its_condition(t: DType) -> None:
+    """What is left of a row, of which padding takes a part: the row of padding is outside the buffer."""
+    i, x, y = Var("i"), Buffer("x", (3, 3), t), Buffer("y", (5, 8), t)
+    lane = Ramp(const(0), 1, 8)
+    rest = Binary("lt", lane, Broadcast(const(3), 8))
+    row = binary("sub", i, const(1))
+    inside = Broadcast(binary("and", binary("ge", row, const(0)), binary("lt", row, const(3))), 8)
+    value = Select(inside, Load(x, (Broadcast(row, 8), lane), rest), Broadcast(const(0, t), 8))
+    compare(
+        PrimFunc("padded", (x, y), 1, (), For(i, const(5), Store(y, (Broadcast(i, 8), lane), value))), data(t, 3, 3)
+    )
 
 
 @pytest.mark.parametrize("t", (F32, I8, F64, BOOL), ids=str)

@@ -29,6 +29,7 @@ def test_take(check: Any, index_dtype: torch.dtype) -> None:
     check("take", [x, torch.tensor(3)], x[3], axis=0)
     check("take", [x, torch.tensor([-1, 2, -5])], x[[-1, 2, -5]], axis=0, mode="wrap")
     check("take", [x, torch.tensor([-7, 9])], x[[0, 4]], axis=0, mode="clip")
+    check("take", [torch.empty(0, 4), torch.tensor([9])], torch.empty(0, 1), axis=1)
     for t in DTYPES:
         check("take", [data((5, 4), t), i], data((5, 4), t)[i.long()], axis=0)
 

@@ -108,6 +108,9 @@ def _take_compute(attrs: Attrs, inputs: list[Tensor], outputs: Types) -> list[Te
 
 def _take_array(attrs: Attrs, data: Array, indices: Array) -> tuple[Array]:
     axis = attrs["axis"] % data.ndim
+    shape = (*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :])
+    if 0 in shape:
+        return (np.empty(shape, data.dtype),)  # no index is used
     where = _check_bounds_array(indices, data.shape[axis], attrs["mode"], IN_SELF)
     return (np.take(data, where, axis),)
 

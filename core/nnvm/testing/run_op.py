@@ -24,6 +24,7 @@ from nnvm.runtime.memory import NumpyMemory
 from nnvm.runtime.triton_launch import LaunchProgram, TritonKernel
 from nnvm.target import Target
 from nnvm.te.schedule import Schedule
+from nnvm.testing.fence import fenced
 from nnvm.tir.interpreter import run
 from nnvm.tir.lower import lower
 from nnvm.tir.stmt import GridKernel, PrimFunc
@@ -65,14 +66,16 @@ def _call_native(node: Node, arrays: Sequence[Array], symbols: Mapping[str, int]
 
 
 def _call_scheduled(node: Node, arrays: Sequence[Array], symbols: Mapping[str, int]) -> list[Array]:
-    """As a group of its own, under the schedule that the compiler picks."""
+    """As a group of its own, under the schedule that the compiler picks, behind fences."""
     graph = Graph(node.outputs, tuple(e.node for e in node.inputs))
     func, outputs = lower_group(graph, Target.current(), "kernel"), _outputs(node, symbols)
     (kernel,) = compile_funcs([func])
-    # a param may have fewer dimensions than the tensor: only the memory counts
-    params = [a.reshape([evaluate(d, symbols) for d in p.shape]) for p, a in zip(func.params, [*arrays, *outputs])]
-    kernel(*params, symbols={s: symbols[s] for s in func.symbols})
-    return outputs
+    for before in (True, False):
+        params = [fenced(a, before) for a in (*arrays, *outputs)]
+        # a param may have fewer dimensions than the tensor: only the memory counts
+        shaped = [a.reshape([evaluate(d, symbols) for d in p.shape]) for p, a in zip(func.params, params)]
+        kernel(*shaped, symbols={s: symbols[s] for s in func.symbols})
+    return params[len(arrays) :]
 
 
 def _call_triton(node: Node, arrays: Sequence[Array], symbols: Mapping[str, int]) -> list[Array]:

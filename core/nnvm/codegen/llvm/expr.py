@@ -236,7 +236,8 @@ class ExprEmitter(MemoryEmitter):
             if isinstance(x, Load):
                 # what is loaded already, as for a condition, may be used in both arms
                 loaded = (x, self.mask) in self.memo
-                if x.mask is None and not loaded and not self.in_bounds(x.buffer, x.indices):
+                # a mask of its own (what is left of a row) says nothing of the condition at hand (padding)
+                if not loaded and not self.in_bounds(x.buffer, x.indices):
                     return True
             elif _own_traits(x) & _GUARDED:
                 return True
