@@ -168,7 +168,7 @@ def _error(got: torch.Tensor, want: torch.Tensor) -> float:
 
 
 def _outcome(way: str, what: str, readings: Sequence[int], worst: float) -> Outcome:
-    return Outcome(way, what, readings[len(readings) // 5], readings[-1], worst)
+    return Outcome(way, what, readings[max(0, len(readings) // 5 - 1)], readings[-1], worst)
 
 
 def verdict(outcome: Outcome, floor: Outcome | None = None) -> tuple[bool, str]:
