@@ -27,6 +27,6 @@ def fenced(a: np.ndarray[Any, Any], before: bool = False) -> np.ndarray[Any, Any
         if _LIBC.mprotect(ctypes.c_void_p(guard), ctypes.c_size_t(page), 0):
             raise OSError(ctypes.get_errno(), "mprotect failed")
     offset = page if before else page + room - a.nbytes
-    out = np.frombuffer(memory, a.dtype, a.size, offset).reshape(a.shape)
+    out: np.ndarray[Any, Any] = np.frombuffer(memory, a.dtype, a.size, offset).reshape(a.shape)
     out[...] = a
     return out
