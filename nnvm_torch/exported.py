@@ -17,7 +17,7 @@ from nnvm_torch.capture import CaptureError
 from nnvm_torch.decompositions import exported_decompositions, whole
 from nnvm_torch.options import Options
 from nnvm_torch.report import number_of
-from nnvm_torch.tensors import UnsupportedSize, dim_of
+from nnvm_torch.tensors import UnsupportedSize, dim_of, laid_out
 
 __all__ = ["ExportedModule", "Lifted", "from_exported", "lift", "load_program"]
 
@@ -242,7 +242,7 @@ class _Check:
             return given
         strides = tuple(evaluate(s, sizes) for s in self.strides)
         if given.is_neg() or not _lies_as(given, strides):
-            return torch.empty_strided(given.shape, strides, dtype=given.dtype, device=given.device).copy_(given)
+            return laid_out(given.resolve_neg(), strides)
         return given
 
     def __str__(self) -> str:

@@ -18,7 +18,7 @@ from nnvm.graph import TensorType
 
 __all__ = [
     "HANDLE", "HANDLE_TYPE", "TORCH_DTYPES", "TorchMemory", "UnsupportedSize", "constant_tensor", "dim_of", "dtype_of",
-    "is_foreign", "laid_out", "numpy_of", "on_device", "shape_of", "strides_of", "torch_dtype", "type_of",
+    "is_foreign", "laid_out", "numpy_of", "on_device", "shape_of", "span", "strides_of", "torch_dtype", "type_of",
 ]  # fmt: skip
 
 TORCH_DTYPES: dict[torch.dtype, DType] = {
@@ -152,6 +152,11 @@ def constant_tensor(value: np.ndarray, type: TensorType) -> torch.Tensor:  # typ
     return flat.view(torch.bfloat16) if type.dtype == BF16 else flat
 
 
+def span(t: torch.Tensor) -> int:
+    """Elements from the first to the last one in memory; `t` has some."""
+    return 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride()))
+
+
 def laid_out(t: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     """The tensor itself where its strides are these, else a copy that has them."""
     if t.stride() == strides:
@@ -166,7 +171,7 @@ def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
     if torch._debug_has_internal_overlap(target) == 0 or not target.numel():
         target.copy_(source)
         return
-    size = 1 + sum((n - 1) * s for n, s in zip(target.shape, target.stride()))
+    size = span(target)
     place = torch.arange(size, device=target.device).as_strided(target.shape, target.stride())
     target.as_strided((size,), (1,))[place.reshape(-1)] = source.reshape(-1)
 

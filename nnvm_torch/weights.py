@@ -23,7 +23,7 @@ from nnvm.runtime.executor import Executor, Plan
 from nnvm.runtime.fork_lock import fork_safe
 from nnvm.runtime.loaded_code import load_ir
 from nnvm_torch.mapped_weights import move_to_file
-from nnvm_torch.tensors import TorchMemory, torch_dtype
+from nnvm_torch.tensors import TorchMemory, span, torch_dtype
 
 __all__ = ["Prepared", "Weights", "WeightsOfAnotherKind", "drop_prepared", "look_again", "looks", "prepared_bytes",
            "refresh_all"]  # fmt: skip
@@ -299,7 +299,7 @@ class Weights:
             same = len(p.shape) == len(shape) and all(n == d for n, d in zip(p.shape, shape) if isinstance(d, int))
             if p.dtype != dtype or not same:
                 raise WeightsOfAnotherKind(f"{name} is {p.dtype}{list(p.shape)}, compiled for {dtype}{list(shape)}")
-            if p.numel() and p.untyped_storage().nbytes() < _end(p):
+            if p.numel() and p.untyped_storage().nbytes() < (p.storage_offset() + span(p)) * p.element_size():
                 raise RuntimeError(f"{name} has no memory for its {p.numel()} elements: its storage was resized")
 
     def _moved(self, state: State, params: Sequence[torch.Tensor]) -> None:
@@ -353,12 +353,6 @@ class Weights:
             key, used = self.parts[i]
             _shared[key, tuple(id(params[u]) for u in used)] = prepared
         return made
-
-
-def _end(t: torch.Tensor) -> int:
-    """Bytes from the start of the storage to the end of the last element."""
-    last = sum((n - 1) * s for n, s in zip(t.shape, t.stride()))
-    return int(t.storage_offset() + last + 1) * t.element_size()
 
 
 def _forget(weights: Weights | None, dead: State) -> None:
