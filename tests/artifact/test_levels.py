@@ -40,7 +40,13 @@ def test_the_defaults_are_for_machines_like_this_one():
     assert set(levels[0].features) <= set(Target.host().features)
 
 
-@pytest.mark.parametrize("text", ["z80", "llvm -mcpu=z80", "cuda", "reference", ""])
-def test_what_is_no_cpu_is_refused(text):
+def test_a_gpu():
+    level = as_level("cuda -arch=sm_80")
+    assert level.name == "cuda-sm_80" and level.target.triple.startswith("nvptx64") and level.features == ("sm_80",)
+    assert as_level("cuda -arch=sm_90 -mtf32").name == "cuda-sm_90-tf32"
+
+
+@pytest.mark.parametrize("text", ["z80", "llvm -mcpu=z80", "hip", "reference", ""])
+def test_what_there_is_no_code_for_is_refused(text):
     with pytest.raises(ValueError, match=r"target|processor"):
         as_level(text)

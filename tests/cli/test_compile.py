@@ -237,3 +237,30 @@ def test_the_readme_runs(tmp_path, monkeypatch, capsys):
     names: dict[str, object] = {}
     exec(compile(block, "README.md", "exec"), names)
     assert names["outputs"]["output0"].shape == (1, 3, 1, 1)
+
+
+@pytest.mark.triton
+def test_a_gpu_that_is_not_there(folder, tmp_path):
+    """The file is made; a run says what is missing; as C there is nothing of it."""
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    env["CUDA_VISIBLE_DEVICES"] = ""
+    file = str(tmp_path / "gpu.nnvm")
+
+    def nnvm_command(*words):
+        return subprocess.run([sys.executable, "-m", "nnvm.cli", *words], env=env, capture_output=True, text=True)
+
+    made = nnvm_command("compile", str(folder / "model.onnx"), "-o", file, "--target", "cuda -arch=sm_90", "--json")
+    assert made.returncode == 0, made.stderr
+    assert json.loads(made.stdout)["levels"]["cuda-sm_90"]["kernels"] == 1
+    run = nnvm_command("run", file)
+    assert run.returncode == 1
+    assert re.search(r"no code for this machine .*: cuda-sm_90 needs (an NVIDIA driver|a GPU that runs)", run.stderr)
+    exported = nnvm_command("export-c", file, "-o", str(tmp_path / "c"))
+    assert exported.returncode != 0 and "for a GPU (cuda-sm_90), of which there is no C" in exported.stderr
+
+
+@pytest.mark.triton
+def test_a_process_in_which_triton_interprets_compiles_nothing(folder, tmp_path, capsys):
+    argv = ["compile", str(folder / "model.onnx"), "-o", str(tmp_path / "m.nnvm"), "--target", "cuda"]
+    assert main(argv) == 1
+    assert "TRITON_INTERPRET=1" in capsys.readouterr().err

@@ -7,6 +7,7 @@ that the levels read (`nnvm.artifact.weights`), and the graph that was compiled,
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections import Counter
@@ -19,7 +20,8 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 
-from nnvm.artifact.levels import CpuLevel, default_levels
+from nnvm.artifact.gpu_stage import build_gpu_stage
+from nnvm.artifact.levels import CpuLevel, default_levels, level_of
 from nnvm.artifact.stage import build_stage, foreign_steps
 from nnvm.artifact.weights import WeightTable, fitting, packed
 from nnvm.compiler.build import symbol_sources
@@ -33,14 +35,17 @@ from nnvm.graph.unique_names import with_unique_names
 from nnvm.runtime.artifact.container import write_container
 from nnvm.runtime.artifact.plan import Level, Spec, TensorSpec, dump_spec
 from nnvm.runtime.artifact.tensors import write_tensors
+from nnvm.runtime.graph_runtime import Library
 
-__all__ = ["WEIGHTS", "ArtifactInfo", "NotCompilable", "compile_artifact"]
+__all__ = ["SOURCES", "WEIGHTS", "ArtifactInfo", "NotCompilable", "compile_artifact", "save_library"]
 
 Array = np.ndarray[Any, Any]
 #: How weights are kept in the file.
 WEIGHTS = ("auto", "packed", "original")
 #: Elements of constants that the graph in the file spells out.
 _LARGEST_CONSTANT = 4096
+#: Sections with the Triton sources of a GPU's code, as JSON: to look at.
+SOURCES = "triton"
 
 
 class NotCompilable(ValueError):
@@ -99,21 +104,49 @@ def compile_artifact(
     table = WeightTable()
     built: list[tuple[Level, dict[str, bytes]]] = []
     pack = weights == "packed" or (weights == "auto" and len(levels) == 1)
-    spec: Spec | None = None
+    builders: list[_LevelBuilder] = []
     for number, level in enumerate(levels):
         tell = partial(_tell, progress, level.name, number, len(levels))
         tell("passes", 0.0)
         context = PassContext(opt_level=opt_level, target=level.target, options=dict(options or {}))
         fused = apply_passes(graph, pipeline(), context)
-        one = _LevelBuilder(fused, level, given, table, pack)
-        built.append(one.run(number, tell))
-        if spec is None:
-            inputs, outputs = one.inputs(), one.outputs(output_names)
-            spec = Spec(label, f"nnvm, LLVM {'.'.join(map(str, llvm.llvm_version_info))}", inputs, outputs,
-                        one.sizes(), {}, ())  # fmt: skip
-    assert spec is not None, "there is at least one level"
-    spec = Spec(spec.model, spec.producer, spec.inputs, spec.outputs, spec.sizes, table.digests,
-                tuple(b for b, _ in built))  # fmt: skip
+        builders.append(_LevelBuilder(fused, level, given, table, pack))
+        built.append(builders[-1].run(number, tell))
+    return _write(path, label, graph, builders[0], output_names, built, table)
+
+
+def save_library(
+    lib: Library, params: Mapping[str, Any], path: str | os.PathLike[str], *, name: str | None = None,
+    output_names: Sequence[str] | None = None, progress: Callable[[str, float], None] | None = None,
+) -> ArtifactInfo:  # fmt: skip
+    """Writes what `nnvm.compiler.build` gave (its code and its parameters) to the file `path`, for the target that it
+    was built for; the other arguments are `compile_artifact`'s.
+
+    >>> graph, lib, params = nnvm.compiler.build(net, "cuda -arch=sm_90", shape={"data": (1, 3, 8, 8)}, params=params)
+    >>> save_library(lib, params, "net.nnvm")
+
+    Raises:
+        NotCompilable: there are calls that only a frontend runs, other devices, or parameters without values.
+        ValueError: a parameter is of another type; the target is one that no artifact has code for.
+        RuntimeError: the target is a GPU, and Triton interprets in this process.
+    """
+    graph, level, table = lib.plan.graph, level_of(lib.target), WeightTable()
+    read = set(graph.nodes)
+    wanted = [v for v in graph.inputs if v.attrs["kind"] != "input" and v in read]
+    if missing := [f"{v.name}: {v[0].type}" for v in wanted if v.name not in params]:
+        raise NotCompilable(f"parameters have no values: {', '.join(missing)}")
+    given = {v.name: fitting(v.name, v[0].type, params[v.name]) for v in wanted}
+    builder = _LevelBuilder(graph, level, given, table, True, prepared=False)
+    built = [builder.run(0, partial(_tell, progress, level.name, 0, 1))]
+    return _write(path, name or Path(path).stem, graph, builder, output_names, built, table)
+
+
+def _write(path: str | os.PathLike[str], label: str, graph: Graph, first: _LevelBuilder,
+           output_names: Sequence[str] | None, built: Sequence[tuple[Level, dict[str, bytes]]],
+           table: WeightTable) -> ArtifactInfo:  # fmt: skip
+    """The file of levels that are built; `first` of them says what the inputs and outputs are."""
+    spec = Spec(label, f"nnvm, LLVM {'.'.join(map(str, llvm.llvm_version_info))}", first.inputs(),
+                first.outputs(output_names), first.sizes(), table.digests, tuple(b for b, _ in built))  # fmt: skip
     sections: dict[str, Sequence[bytes | memoryview]] = {
         "plan": [dump_spec(spec)],
         "graph": [save_json(_renumbered(graph), indent=None).encode()],
@@ -122,7 +155,8 @@ def compile_artifact(
     }
     size = write_container(path, sections)
     return ArtifactInfo(os.fspath(path), size, spec.inputs, spec.outputs,
-                        {level.name: sum(map(len, found.values())) for level, found in built},
+                        {level.name: sum(len(c) for n, c in found.items() if not n.startswith(SOURCES))
+                         for level, found in built},
                         {level.name: len(level.main.kernels) for level, _ in built}, table.nbytes)  # fmt: skip
 
 
@@ -166,8 +200,9 @@ class _LevelBuilder:
     """One level: the fused graph, its stages, and where its values lie."""
 
     def __init__(self, graph: Graph, level: CpuLevel, params: Mapping[str, Array], table: WeightTable,
-                 pack: bool) -> None:  # fmt: skip
-        """`pack`: prepare the weights now, for the file; else before the first call, where that takes kernels only."""
+                 pack: bool, prepared: bool = True) -> None:  # fmt: skip
+        """`pack`: prepare the weights now, for the file; else before the first call, where that takes kernels only (a
+        GPU's are always prepared now). `prepared` False: what is prepared is among `params`."""
         self.graph, self.level, self.table = graph, level, table
         self._inputs = [v for v in graph.inputs if v.attrs["kind"] == "input"]
         self._positions = {v: i for i, v in enumerate(self._inputs)}
@@ -175,11 +210,13 @@ class _LevelBuilder:
         self._arrays: dict[Node, tuple[str, Array]] = {}
         self._params = params
         if foreign := foreign_steps(graph):
-            raise NotCompilable(f"an artifact holds code of the CPU only; this has none: {'; '.join(foreign)}")
-        early: Graph | None = graph.attrs.get("prepare")
+            where = "GPU" if level.target.is_gpu else "CPU"
+            raise NotCompilable(f"an artifact holds code of the {where} only; this has none: {'; '.join(foreign)}")
+        early: Graph | None = graph.attrs.get("prepare") if prepared else None
         self._early = early if early is not None and early.outputs else None
         self._prepared = [v for v in graph.inputs if v.attrs["kind"] == "prepared"]
-        self._later = not pack and self._early is not None and not foreign_steps(self._early)
+        later = not pack and not level.target.is_gpu
+        self._later = later and self._early is not None and not foreign_steps(self._early)
 
     def inputs(self) -> tuple[TensorSpec, ...]:
         return tuple(TensorSpec(v.name, v[0].type.dtype, v[0].type.shape) for v in self._inputs)
@@ -214,9 +251,17 @@ class _LevelBuilder:
         def base_of(node: Node) -> int:
             return bases[node] if node in bases else first_weight + self._weight(node)
 
-        main, code = build_stage(self.graph, self.level.target, f"code{number}", "k", first_output, base_of,
-                                 lambda done, all_: tell("kernels", 0.3 + 0.6 * done / all_))  # fmt: skip
-        sections, prepare = {main.code: code}, None
+        def done(kernels: int, of: int) -> None:
+            tell("kernels", 0.3 + 0.6 * kernels / of)
+
+        section = f"code{number}"
+        sections: dict[str, bytes] = {}
+        if self.level.target.is_gpu:
+            main, code, sources = build_gpu_stage(self.graph, self.level.target, section, first_output, base_of, done)
+            sections[f"{SOURCES}{number}"] = json.dumps(sources, indent=0).encode()
+        else:
+            main, code = build_stage(self.graph, self.level.target, section, "k", first_output, base_of, done)
+        sections[section], prepare = code, None
         sizes: tuple[int, ...] = ()
         if self._later and self._early is not None:
             self._find_arrays(self._early, "prepare.")
@@ -232,7 +277,7 @@ class _LevelBuilder:
     def _find_arrays(self, graph: Graph, prefix: str) -> None:
         """The arrays of what is no input: parameters, prepared values, constants."""
         for v in graph.inputs:
-            if v.attrs["kind"] == "param":
+            if v.attrs["kind"] != "input" and v.name in self._params:
                 self._arrays[v] = (v.name, self._params[v.name])
         for i, n in enumerate(n for n in graph.nodes if n.is_constant):
             self._arrays[n] = (f"{prefix}constant.{i}", np.array(n.attrs["value"], order="C"))

@@ -95,13 +95,17 @@ def link_shared(files: Sequence[Path], command: Sequence[str]) -> Path:
 
 
 def _chosen(spec: Spec, level: str | None) -> Level:
-    names = [one.name for one in spec.levels]
+    on_cpu = [one for one in spec.levels if not any(k.launches for k in one.main.kernels)]
+    names = [one.name for one in on_cpu]
+    if not names:
+        raise ValueError(f"the code is for a GPU ({spec.levels[0].name}), of which there is no C; compile the model "
+                         "for a processor")  # fmt: skip
     if level is None and len(names) == 1:
-        return spec.levels[0]
+        return on_cpu[0]
     if level is None or level not in names:
         what = "several levels are there" if level is None else f"no level {level!r}"
         raise ValueError(f"{what}; choose one of {', '.join(names)}")
-    return spec.levels[names.index(level)]
+    return on_cpu[names.index(level)]
 
 
 class _Writer:

@@ -1,4 +1,4 @@
-"""The processors that an artifact is compiled for, and all that each must have for the code to run.
+"""The processors and GPUs that an artifact is compiled for, and all that each must have for the code to run.
 
 A `Target` names the features that schedules look at. LLVM uses whatever a processor's name implies: the rest of it,
 as far as it changes the code of kernels, is listed here, so that code is only picked where all of it is there.
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from nnvm.target import Target
 
-__all__ = ["CpuLevel", "as_level", "default_levels"]
+__all__ = ["CpuLevel", "as_level", "default_levels", "level_of"]
 
 #: What the levels of the x86-64 psABI have beside the features of `Target`.
 _PSABI = {
@@ -39,12 +39,12 @@ _SHORT = {
 
 @dataclass(frozen=True)
 class CpuLevel:
-    """A kind of processor.
+    """A kind of processor, or of GPU.
 
     Attributes:
         name: as an artifact calls it.
         target: what is compiled for.
-        features: all that a processor must have, in LLVM's names, sorted.
+        features: all that a processor must have, in LLVM's names, sorted; of a GPU its architecture.
     """
 
     name: str
@@ -53,13 +53,22 @@ class CpuLevel:
 
 
 def as_level(text: str) -> CpuLevel:
-    """A level from a target (``llvm -mcpu=haswell``), ``host``, or ``x86-64-v2``, ``-v3``, ``-v4``, ``aarch64``.
+    """A level from a target (``llvm -mcpu=haswell``, ``cuda -arch=sm_90``), ``host``, or ``x86-64-v2``, ``-v3``,
+    ``-v4``, ``aarch64``.
 
-    ValueError says what was not understood, or that the target is no CPU.
+    ValueError says what was not understood, or that the target is neither a CPU nor a CUDA GPU.
     """
     target = Target.host() if text == "host" else Target.parse(_SHORT.get(text, text))
+    return level_of(target)
+
+
+def level_of(target: Target) -> CpuLevel:
+    """The level of a target; ValueError where an artifact holds no code for it."""
+    if target.kind == "cuda":
+        return CpuLevel("-".join((target.kind, target.cpu, *target.features)), target, (target.cpu,))
     if target.kind != "llvm":
-        raise ValueError(f"target {text!r} is no CPU; an artifact holds code for CPUs (llvm -mcpu=..., aarch64)")
+        raise ValueError(f"target '{target}' is neither a CPU nor a CUDA GPU; an artifact holds code for these "
+                         "(llvm -mcpu=..., aarch64, cuda -arch=sm_90)")  # fmt: skip
     arch = target.triple.partition("-")[0]
     if target == Target.host():
         return CpuLevel(f"{target.cpu}-host", target, target.features)

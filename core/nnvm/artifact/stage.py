@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from nnvm.compiler.build import GroupCall, group_calls
 from nnvm.compiler.lower_group import lower_group
@@ -18,7 +18,7 @@ from nnvm.runtime.llvm_jit import KernelObject, compile_objects
 from nnvm.target import Target
 from nnvm.tir.stmt import PrimFunc
 
-__all__ = ["build_stage", "foreign_steps"]
+__all__ = ["PlacedGraph", "build_stage", "foreign_steps", "ops_of"]
 
 
 def foreign_steps(graph: Graph) -> list[str]:
@@ -46,34 +46,51 @@ def build_stage(
         base_of: position of an input, a parameter or a constant. It is asked in the order of the calls.
         progress: told how many kernels of how many are compiled.
     """
-    memory: MemoryPlan = graph.attrs["memory_plan"]
+    placed = PlacedGraph(graph, first_output, base_of)
     funcs, kernel_of = _lowered(graph, target, prefix)
     objects = compile_objects(funcs, target, lambda done: progress(done, len(funcs)))
     code, kernels = b"", []
     for func, made in zip(funcs, objects, strict=True):
         kernels.append(_kernel_spec(func, made, len(code)))
         code += made.code + bytes(-len(made.code) % 64)
+    return placed.stage(section, kernels, kernel_of), code
 
-    def ref(entry: NodeEntry) -> Ref:
-        place, extra = memory.locate(entry)
+
+class PlacedGraph:
+    """Where the values of a fused graph lie, for a stage; the arguments are `build_stage`'s.
+
+    Attributes:
+        buffers: of each step, those that its kernel is given: inputs, then outputs.
+    """
+
+    def __init__(self, graph: Graph, first_output: int, base_of: Callable[[Node], int]) -> None:
+        self._graph, self._first_output, self._base_of = graph, first_output, base_of
+        self._memory: MemoryPlan = graph.attrs["memory_plan"]
+        self.buffers: dict[Node, tuple[Ref, ...]] = {
+            node: tuple(self._ref(e) for e in (*node.inputs, *node.outputs)) for node in self._memory.steps
+        }
+
+    def _ref(self, entry: NodeEntry) -> Ref:
+        place, extra = self._memory.locate(entry)
         offset = place.offset + extra
         if place.kind == "arena":
             return Ref(0, offset)
         if place.kind == "output":
-            return Ref(first_output + place.index, offset)
-        return Ref(base_of(memory.root(entry).node), offset)
+            return Ref(self._first_output + place.index, offset)
+        return Ref(self._base_of(self._memory.root(entry).node), offset)
 
-    steps = tuple(
-        Step(kernel_of[node], tuple(ref(e) for e in (*node.inputs, *node.outputs)),
-             tuple(symbol(s) for s in kernels[kernel_of[node]].sizes))
-        for node in memory.steps
-    )  # fmt: skip
-    copies = []
-    for i, entry in enumerate(graph.outputs):
-        where = ref(entry)
-        if i in memory.copies or where.base != first_output + i:  # no kernel writes it where it is wanted
-            copies.append(Copy(i, where))
-    return Stage(section, tuple(kernels), steps, tuple(copies), memory.arena_bytes), code
+    def stage(self, section: str, kernels: Sequence[KernelSpec], kernel_of: Mapping[Node, int]) -> Stage:
+        """The stage that calls these kernels, whose code lies in `section`; `kernel_of`: the kernel of each node."""
+        steps = tuple(
+            Step(kernel_of[node], refs, tuple(symbol(s) for s in kernels[kernel_of[node]].sizes))
+            for node, refs in self.buffers.items()
+        )
+        copies = []
+        for i, entry in enumerate(self._graph.outputs):
+            where = self._ref(entry)
+            if i in self._memory.copies or where.base != self._first_output + i:  # no kernel writes it where it is due
+                copies.append(Copy(i, where))
+        return Stage(section, tuple(kernels), steps, tuple(copies), self._memory.arena_bytes)
 
 
 def _lowered(graph: Graph, target: Target, prefix: str) -> tuple[list[PrimFunc], Mapping[Node, int]]:
@@ -85,13 +102,13 @@ def _lowered(graph: Graph, target: Target, prefix: str) -> tuple[list[PrimFunc],
         key = call.key
         if key not in numbers:
             numbers[key] = len(funcs)
-            funcs.append(lower_group(call.node.attrs["graph"], target, f"{prefix}{len(funcs)}_{_ops(call)}",
+            funcs.append(lower_group(call.node.attrs["graph"], target, f"{prefix}{len(funcs)}_{ops_of(call)}",
                                      call.input_strides, call.output_strides))  # fmt: skip
         kernel_of[call.node] = numbers[key]
     return funcs, kernel_of
 
 
-def _ops(call: GroupCall) -> str:
+def ops_of(call: GroupCall) -> str:
     """Part of a C identifier: what the kernel computes, whatever the numbers of its nodes."""
     nodes = fused_nodes(call.node.attrs["graph"])
     return "_".join(dict.fromkeys(re.sub(r"\W", "_", n.op.name) for n in nodes))[:60]

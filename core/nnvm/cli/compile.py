@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from nnvm.progress import progress_bar
 
 from .arguments import add_model_arguments, output, shape
-from .command import CliError, Command
+from .command import CliError, Command, one_line
 
 if TYPE_CHECKING:  # what is imported here would make every `nnvm` call wait
     from nnvm.artifact import ArtifactInfo
@@ -37,13 +37,15 @@ MODEL is one of
 Without --target the file runs on every x86-64 with SSE4.2 (x86-64-v2), with better code for AVX2 (x86-64-v3) and
 AVX-512 (x86-64-v4); the best one is picked when it is loaded. Such a file holds the weights once, as they are, and each
 process packs them for its vectors before the first call. With one --target they are packed in the file, and processes
-share them; --weights chooses.
+share them; --weights chooses. Code for a GPU (--target "cuda -arch=sm_90") reads packed weights; a file with code for
+both runs on the GPU where there is one that fits.
 
 examples
   nnvm compile model.onnx -o model.nnvm
   nnvm compile model.onnx -o model.nnvm --shape x=batch,3,224,224    a named size stands for any
   nnvm compile model.onnx -o model.nnvm --target aarch64             for another machine
   nnvm compile net.json --params net.npz -o net.nnvm --target "llvm -mcpu=haswell"
+  nnvm compile model.onnx -o model.nnvm --target "cuda -arch=sm_90"  cubins, made without the GPU (needs triton)
 """
 
 
@@ -54,8 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--target", action="append", default=[], metavar="TARGET",
-        help="what to compile for: x86-64-v2, -v3, -v4, aarch64, host, or 'llvm -mcpu=NAME [-mtriple=TRIPLE]'; may be "
-        "repeated, from the least to the most demanding",
+        help="what to compile for: x86-64-v2, -v3, -v4, aarch64, host, 'llvm -mcpu=NAME [-mtriple=TRIPLE]' or "
+        "'cuda -arch=sm_NN'; may be repeated, from the least to the most demanding",
     )  # fmt: skip
     parser.add_argument(
         "--shape", action="append", default=[], type=shape, metavar="NAME=SIZES",
@@ -107,6 +109,15 @@ def _compile(args: argparse.Namespace, progress: Callable[[str, float], None]) -
     except NotCompilable as error:
         more = "; --params FILE.npz gives them" if "no values" in str(error) else ""
         raise CliError(f"{args.model}: {error}{more}", status=1) from error
+    except RuntimeError as error:
+        if not any(level.target.is_gpu for level in levels):
+            raise
+        raise CliError(f"{args.model}: {one_line(error)}", status=1) from error
+    except ModuleNotFoundError as error:
+        if error.name != "triton" or not any(level.target.is_gpu for level in levels):
+            raise
+        raise CliError("code for a GPU is made by Triton, which is not installed: pip install triton",
+                       status=1) from error  # fmt: skip
 
 
 def _check_names(shapes: Mapping[str, Any], graph: Graph) -> None:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:  # what is imported here would make every `nnvm` call wait
 __all__ = ["COMMAND"]
 
 DESCRIPTION = """\
-Run a model that `nnvm compile` wrote, on arrays from .npy or .npz files. It needs numpy and llvmlite alone.
+Run a model that `nnvm compile` wrote, on arrays from .npy or .npz files. It needs numpy and llvmlite alone; a model
+compiled for a GPU needs that and its driver.
 
 examples
   nnvm run model.nnvm                                  its inputs and outputs, without running it
@@ -49,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from nnvm.runtime import openmp
     from nnvm.runtime.artifact.module import ArtifactError, load
+    from nnvm.runtime.cuda_driver import CudaError
 
     if args.output is not None and not args.output.endswith(".npz"):
         raise CliError("-o writes an .npz file: give it that ending")
@@ -66,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
             start = time.perf_counter()
             outputs = module.run(arrays)
             times.append(time.perf_counter() - start)
-    except (ArtifactError, KeyError, TypeError, ValueError) as error:
+    except (ArtifactError, CudaError, KeyError, TypeError, ValueError) as error:
         raise CliError(one_line(error), status=1) from error
     if args.output is not None:
         _write(args.output, outputs)

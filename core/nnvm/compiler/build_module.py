@@ -85,7 +85,8 @@ def build(
     Args:
         graph: a Graph or a Symbol.
         target: what to compile for, as ``llvm``, ``llvm -mcpu=haswell`` or ``cuda -arch=sm_90``; this machine by
-            default. A GPU need not be in this machine: `Library.machine_code` gives its code.
+            default. A GPU need not be in this machine: `Library.machine_code` gives its code, and
+            `nnvm.artifact.save_library` writes it to a file that runs where there is one.
         shape: sizes of inputs by name; the others follow from them and from `params`.
         dtype: element type of the inputs in `shape`: one, or by name.
         params: weights by name (arrays), which do not change from call to call: what depends on them only is computed
@@ -113,12 +114,12 @@ def build(
     read = set(main.nodes)
     kept = {v.name: weights[v.name] for v in main.inputs if v.name in weights and v in read}
     if compiled.prepare is None:
-        return main, Library(compiled.plan, None, {}), kept
+        return main, Library(compiled.plan, None, {}, chosen), kept
     early = compiled.prepare.plan
     prepared = [v.name for v in main.inputs if v.attrs["kind"] == "prepared"]
     kept.update(zip(prepared, run_prepare(early, weights), strict=True))
     used = {v.name: weights[v.name] for v in early.graph.inputs}
-    return main, Library(compiled.plan, early, used), kept
+    return main, Library(compiled.plan, early, used, chosen), kept
 
 
 def optimize(graph: Graph | HasGraph, shape: Shapes | None = None, dtype: DTypes = "float32") -> Graph:

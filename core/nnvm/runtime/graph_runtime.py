@@ -28,6 +28,7 @@ from nnvm.runtime.executor import Executor, KernelStep, Plan
 from nnvm.runtime.memory import NumpyMemory
 from nnvm.runtime.triton_interpret import is_interpreting
 from nnvm.runtime.triton_launch import TritonKernel
+from nnvm.target import Target
 
 __all__ = ["GraphModule", "Library", "create", "run_prepare"]
 
@@ -42,11 +43,13 @@ class Library:
         plan: of the main graph.
         prepare: of the part that depends on parameters only; None where there is none.
         params: the parameters that `prepare` was built with, by name.
+        target: what it was built for.
     """
 
     plan: Plan
     prepare: Plan | None
     params: Mapping[str, Array]
+    target: Target
 
     def machine_code(self) -> dict[str, bytes]:
         """The code of each launch by its name, for a GPU (a cubin or hsaco); {} where the library is for a CPU.

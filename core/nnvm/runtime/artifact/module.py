@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import math
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -17,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from nnvm.dim import Dim, SymDim, evaluate
-from nnvm.runtime import openmp
+from nnvm.runtime import cuda_driver, openmp
 from nnvm.runtime.artifact.container import ArtifactError, Container
+from nnvm.runtime.artifact.gpu import GpuCode, GpuInstance
 from nnvm.runtime.artifact.plan import Level, Spec, Stage, TensorSpec, load_spec
 from nnvm.runtime.artifact.tensors import read_tensors
 from nnvm.runtime.instances import ArenaPool, Instances
@@ -30,10 +32,12 @@ from nnvm.target import Target
 __all__ = ["ArtifactError", "Module", "load", "read_spec"]
 
 Array = np.ndarray[Any, Any]
+#: How the triples of CUDA GPUs begin.
+_CUDA = "nvptx64"
 
 
 def load(path: str | os.PathLike[str], *, level: str | None = None, verify: bool = True) -> Module:
-    """The model in a file that ``nnvm compile`` wrote, for this processor.
+    """The model in a file that ``nnvm compile`` wrote, for this processor or this machine's GPU.
 
     The file is mapped into memory and code is linked, nothing is compiled. Code and plan are checked against their
     checksums now, weights before the first run; weights that the file holds as they are (``nnvm compile --weights
@@ -84,7 +88,7 @@ class Module:
         self._lock = threading.Lock()
         self._instances: Instances[_Instance] = Instances()  # by the shapes of the inputs
         self._weights = self._open_weights()
-        self._code = _Code(container, self._level.main)
+        self._code = _load_code(container, self._level)
         self._first_output = 1 + len(self.inputs)
         self._template = self._bases(self._first_output + len(self.outputs), [])
 
@@ -159,11 +163,14 @@ class Module:
 
     def _instantiate(self, arrays: Sequence[Array]) -> _Instance:
         env = self._bound(arrays)
-        stage = self._code.instance(env)
         shapes = [tuple(evaluate(d, env) for d in t.shape) for t in self.outputs]
         if any(n < 0 for shape in shapes for n in shape):
             raise self._container.error("a size of its plan is negative")
-        return _Instance(stage, [(shape, t.dtype.numpy) for shape, t in zip(shapes, self.outputs)])
+        outputs = [(shape, t.dtype.numpy) for shape, t in zip(shapes, self.outputs)]
+        if isinstance(self._code, _Code):
+            return _Instance(self._code.instance(env), outputs)
+        sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in outputs]
+        return _Instance(self._code.instance(env, [a.nbytes for a in arrays], sizes), outputs)
 
     def release(self) -> None:
         """Frees the memory that is kept for calls to come."""
@@ -194,7 +201,9 @@ class Module:
                 return
             if self._verify:
                 self._verify_weights()
-            if self._level.prepare is not None:
+            if not isinstance(self._code, _Code):
+                self._code.upload(self._weights)
+            elif self._level.prepare is not None:
                 self._template = self._bases(self._first_output + len(self.outputs), self._prepare(self._level.prepare))
             self._ready = True
 
@@ -225,7 +234,7 @@ class Module:
 class _Instance:
     """A model with every size known."""
 
-    stage: _StageInstance
+    stage: _StageInstance | GpuInstance
     outputs: list[tuple[tuple[int, ...], Any]]  # (shape, numpy's element type)
 
 
@@ -311,9 +320,18 @@ def _choose(container: Container, levels: Sequence[Level], wanted: str | None) -
 
 def _lacks(level: Level, host: Target) -> str:
     """What this machine lacks to run a level; empty where it can."""
+    if level.triple.startswith(_CUDA):
+        return cuda_driver.why_no_device(level.features[0] if level.features else "?") or ""
     if _platform(level.triple) != _platform(host.triple):
         return level.triple
     return ", ".join(f for f in level.features if not host.has(f))
+
+
+def _load_code(container: Container, level: Level) -> _Code | GpuCode:
+    """The code of a level that this machine runs."""
+    if not level.triple.startswith(_CUDA):
+        return _Code(container, level.main)
+    return GpuCode(container, level.main, cuda_driver.find_device(level.features[0]))
 
 
 def _platform(triple: str) -> tuple[str, str]:

@@ -16,7 +16,8 @@ from typing import Any
 from nnvm.dim import Dim, SymDim, dim_max, dim_min, symbol, symbols
 from nnvm.dtype import DType, dtype
 
-__all__ = ["Copy", "KernelSpec", "Level", "Ref", "Spec", "Stage", "Step", "TensorSpec", "dump_spec", "load_spec"]
+__all__ = ["Binary", "Copy", "KernelSpec", "LaunchSpec", "Level", "Ref", "Spec", "Stage", "Step", "TensorSpec",
+           "dump_spec", "load_spec"]  # fmt: skip
 
 _LARGEST = 1 << 62
 _DEEPEST = 40
@@ -49,6 +50,49 @@ class Ref:
 
 
 @dataclass(frozen=True)
+class Binary:
+    """Machine code of one launch on a GPU: a cubin in the section of code.
+
+    Attributes:
+        start, size: where it lies.
+        symbol: the function's name in it.
+        threads: of a block.
+        shared: bytes of shared memory of a block.
+        hidden: null pointers that it takes after its arguments.
+    """
+
+    start: int
+    size: int
+    symbol: str
+    threads: int
+    shared: int
+    hidden: int
+
+
+@dataclass(frozen=True)
+class LaunchSpec:
+    """One launch of a kernel on a GPU: pointers, then sizes, then a flag where there are messages.
+
+    Attributes:
+        grid: blocks, in the kernel's sizes.
+        pointers: each a buffer of the kernel (its position) or, counted after those, its workspace.
+        sizes: names of those of the kernel's sizes that it takes.
+        elements: of its buffers, as far as sizes decide how many there are.
+        messages: what its checks say; they store the number + 1 to the flag, an int32.
+        narrow: for 32-bit indices; None where some buffer always has more elements.
+        wide: for 64-bit indices; None where no buffer has so many.
+    """
+
+    grid: Dim
+    pointers: tuple[Ref, ...]
+    sizes: tuple[str, ...]
+    elements: tuple[Dim, ...]
+    messages: tuple[str, ...]
+    narrow: Binary | None
+    wide: Binary | None
+
+
+@dataclass(frozen=True)
 class KernelSpec:
     """A kernel in a stage's code.
 
@@ -60,6 +104,7 @@ class KernelSpec:
         sizes: names of the sizes it takes.
         workspace: bytes that one thread needs, in these sizes.
         parallel: whether it has a parallel loop.
+        launches: what it consists of on a GPU, where it has no object of its own; a processor's has none.
     """
 
     name: str
@@ -70,6 +115,7 @@ class KernelSpec:
     sizes: tuple[str, ...]
     workspace: Dim
     parallel: bool
+    launches: tuple[LaunchSpec, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -107,12 +153,12 @@ class Stage:
 
 @dataclass(frozen=True)
 class Level:
-    """The model for one kind of processor.
+    """The model for one kind of processor, or for one kind of GPU.
 
     Attributes:
-        name: of the processor or level, as ``x86-64-v3``.
+        name: of the processor or level, as ``x86-64-v3``; ``cuda-sm_90``.
         triple: LLVM's target triple.
-        features: all that a processor must have, in LLVM's names.
+        features: all that a processor must have, in LLVM's names; of a GPU its architecture.
         main: what a call runs.
         prepare: what runs once, before the first call; None where nothing is to be prepared.
         prepared: bytes of each thing that it makes, in the order of their bases.
@@ -214,7 +260,20 @@ def _stage(d: Any) -> Stage:
 def _kernel(d: Any) -> KernelSpec:
     return KernelSpec(_text(d["name"]), _count(d["start"]), _count(d["size"]), _several(d["messages"], _text),
                       _count(d["buffers"]), _several(d["sizes"], _text), _dim(d["workspace"]),
-                      _truth(d["parallel"]))  # fmt: skip
+                      _truth(d["parallel"]), _several(d.get("launches", []), _launch))  # fmt: skip
+
+
+def _launch(d: Any) -> LaunchSpec:
+    return LaunchSpec(_dim(d["grid"]), _several(d["pointers"], _ref), _several(d["sizes"], _text),
+                      _several(d["elements"], _dim), _several(d["messages"], _text), _binary(d["narrow"]),
+                      _binary(d["wide"]))  # fmt: skip
+
+
+def _binary(d: Any) -> Binary | None:
+    if d is None:
+        return None
+    return Binary(_count(d["start"]), _count(d["size"]), _text(d["symbol"]), _count(d["threads"]), _count(d["shared"]),
+                  _count(d["hidden"]))  # fmt: skip
 
 
 def _step(d: Any) -> Step:
@@ -328,8 +387,21 @@ def _check_stage(stage: Stage, known: Collection[str], bases: int, outputs: int)
         _know(known, *step.sizes)
     for kernel in stage.kernels:
         _know(kernel.sizes, kernel.workspace)
+        for launch in kernel.launches:
+            _check_launch(kernel, launch)
     if any(c.output >= outputs for c in stage.copies):
         raise ValueError("its plan is damaged: a copy goes to no output")
+
+
+def _check_launch(kernel: KernelSpec, launch: LaunchSpec) -> None:
+    _know(kernel.sizes, launch.grid, *launch.elements, *(r.offset for r in launch.pointers))
+    if any(r.base > kernel.buffers for r in launch.pointers) or not set(launch.sizes) <= set(kernel.sizes):
+        raise ValueError(f"its plan is damaged: {kernel.name} is launched with what it does not take")
+    for b in (launch.narrow, launch.wide):
+        if b is not None and not (0 < b.threads <= 1024 and b.hidden <= 8 and b.shared < 1 << 20):
+            raise ValueError(f"its plan is damaged: {b.symbol} has blocks that no GPU runs")
+    if launch.narrow is None and launch.wide is None:
+        raise ValueError(f"its plan is damaged: a launch of {kernel.name} has no code")
 
 
 def _know(known: Collection[str], *dims: Dim) -> None:
