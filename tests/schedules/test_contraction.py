@@ -247,6 +247,14 @@ def scratch(func: PrimFunc) -> set[str]:
     return {s.buffer.name for s in stmts(func.body) if isinstance(s, Allocate) and s.buffer.scope == "scratch"}
 
 
+@pytest.mark.parametrize("rows", [193, 197, 198, 204])
+def test_the_rows_left_over_make_no_block_of_their_own(rows):
+    """33 or 34 tiles of rows in two blocks; a third one would read all of `w` for the last few rows."""
+    inputs, o = dense(rows, 768, 64, 16)
+    loop = next(s for s in stmts(lowered(inputs, [o]).body) if isinstance(s, For) and s.kind == "parallel")
+    assert loop.extent.value == 2 * (64 // 16)
+
+
 @pytest.mark.parametrize("layout", ["kn", "nk"])
 @pytest.mark.parametrize("where", [target(), TINY], ids=["caches", "tiny caches"])
 @pytest.mark.parametrize("m,k,n", [(30, 33, 80), (61, 600, 72)])

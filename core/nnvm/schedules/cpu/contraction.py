@@ -302,7 +302,7 @@ class _Plan:
         """Steps of the blocked axis, of `one` row each, in blocks of about equal size with at most `fit` rows."""
         if fit >= rows:
             return None
-        count = max(1, rows // one)
+        count = -(-rows // one)
         return -(-count // -(-count // max(1, fit // one)))
 
     def _row_bytes(self) -> int:
