@@ -1,8 +1,9 @@
 """``python -m benchmarks.gpu``: nnvm on one GPU against eager and Inductor, in a few minutes.
 
-Three parts, each a table: models (error against float64 over eager's, latency captured in CUDA graphs on all sides),
-kernels bound by memory (bytes a second against a device copy), products (against cuBLAS through ATen). What the time
-limit left out is listed, never guessed.
+Four parts, each a table: models (error against float64 over eager's, latency captured in CUDA graphs on all sides),
+kernels bound by memory (bytes a second against a device copy), products (against cuBLAS through ATen), and our own CUDA
+graphs (`cuda_graphs`, on and off: the same results, none overwritten by a later call). What the time limit left out is
+listed, never guessed.
 """
 
 from __future__ import annotations
@@ -157,6 +158,36 @@ def products(dtype: torch.dtype) -> Iterator[tuple[str, float, float]]:
         yield f"{m} x {n} x {k}", flops / times["nnvm"], flops / times["aten"]
 
 
+def captured_calls(name: str, dtype: torch.dtype) -> tuple[str, bool, bool, float, float]:
+    """(model, whether calls in CUDA graphs give what calls without give, whether what the caller keeps stays as it was,
+    milliseconds without and with graphs), over inputs at other and at the same addresses."""
+    case = load_model(resolve(name), 1, torch.float32, 0)
+    model = case.module.to(dtype).cuda()
+
+    def fresh(seed: int) -> list[torch.Tensor]:
+        made = [t.cuda() for t in case.fresh(1, seed)]
+        return [t.to(dtype) if t.is_floating_point() else t for t in made]
+
+    engines = {}
+    with torch.no_grad():
+        for label, graphs in (("off", False), ("on", True)):
+            torch._dynamo.reset()
+            engines[label] = torch.compile(model, backend="nnvm", options={"cuda_graphs": graphs})
+            engines[label](*fresh(0))
+        inputs = [fresh(seed) for seed in range(6)]
+        kept = [(engines["on"](*given), engines["off"](*given)) for given in inputs]
+        before = [[t.clone() for t in _tensors(got)] for got, _ in kept]
+        for _ in range(3):
+            for given in inputs:
+                engines["on"](*given)
+        same = all(
+            torch.equal(g, r) for got, right in kept for g, r in zip(_tensors(got), _tensors(right), strict=True)
+        )
+        stays = all(torch.equal(g, b) for (got, _), held in zip(kept, before) for g, b in zip(_tensors(got), held))
+        times = interleaved({label: lambda run=run: run(*inputs[0]) for label, run in engines.items()})  # type: ignore[misc]
+    return name, same, stays, times["off"], times["on"]
+
+
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("--models", type=name_list, default=MODELS, metavar="MODEL,...")
@@ -185,6 +216,7 @@ def main(argv: list[str] | None = None) -> int:
     half = torch.float16
     narrow: dict[str, list[tuple[str, float, float]]] = {"bandwidth": list(bandwidths(half)),
                                                          "products": list(products(half))}  # fmt: skip
+    graphs = [captured_calls(m, half) for m in args.models[:2]]
     settings = [(m, int(b), d) for d in args.dtypes for b in args.batches for m in args.models]
     for model, batch, dtype in settings:
         if time.monotonic() > end:
@@ -195,11 +227,12 @@ def main(argv: list[str] | None = None) -> int:
         except torch.OutOfMemoryError:
             left.append(f"{model} {batch} {dtype} (out of memory)")
     _show(console, rows, narrow, args.peers)
+    _show_graphs(console, graphs)
     if left:
         console.print(f"left out: {', '.join(left)}")
     if args.json is not None:
         report = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "models": [asdict(r) for r in rows],
-                  **narrow, "left_out": left}  # fmt: skip
+                  **narrow, "cuda_graphs": graphs, "left_out": left}  # fmt: skip
         args.json.write_text(json.dumps(report, indent=1), encoding="utf-8")
     return 0
 
@@ -218,6 +251,13 @@ def _show(console: Console, rows: Sequence[Row], narrow: dict[str, list[tuple[st
         for name, ours, theirs in narrow[title]:
             small.add_row(name, f"{ours:.0f}", f"{theirs:.0f}", f"{ours / theirs:.2f}")
         console.print(small)
+
+
+def _show_graphs(console: Console, graphs: Sequence[tuple[str, bool, bool, float, float]]) -> None:
+    table = Table("CUDA graphs", "same results", "results stay", "off ms", "on ms", "off / on")
+    for name, same, stays, off, on in graphs:
+        table.add_row(name, str(same), str(stays), f"{off:.3f}", f"{on:.3f}", f"{off / on:.2f} x")
+    console.print(table)
 
 
 if __name__ == "__main__":

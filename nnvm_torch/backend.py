@@ -141,12 +141,15 @@ def _built(
     compiled = compile_graph(imported.graph, replace(options.build_options(imported.device), on_fault=on_fault))
     if options.strict and faults:
         raise StrictError([Fallback(f.what, f"{f.stage}: {f.error}", ", ".join(f.sources)) for f in faults])
-    runner = Runner(imported, compiled, options.keep_original, options.freeze)
+    captures = options.cuda_graphs and kind == "inference"
+    runner = Runner(imported, compiled, options.keep_original, options.freeze, captures)
     told = (*imported.faults, *map(str, faults))
     if told:
         more = f"; and {len(told) - 1} more, see nnvm_torch.report()" if len(told) > 1 else ""
         warn_of_fault("nnvm could not compile a part of a graph, and does without it", told[0][:500] + more)
     entry = record_of(kind, compiled, imported, {**seconds, **compiled.seconds}, owner, told)
+    if runner.graphs is not None or runner.why_not_captured:
+        entry = replace(entry, cuda_graph=runner.why_not_captured or "captured from the second call on")
     record(entry)
     if config.debug_level():
         took = sum(entry.seconds.values())

@@ -20,12 +20,12 @@ __all__ = ["Options"]
 
 _CPU = torch.device("cpu")
 
-#: What `torch.compile(mode=...)` means here. Every mode compiles fully; none needs CUDA graphs on a CPU.
+#: What `torch.compile(mode=...)` means here. Every mode compiles fully.
 _MODES: dict[str, dict[str, Any]] = {
     "default": {},
     "reduce-overhead": {},
     "max-autotune": {},
-    "max-autotune-no-cudagraphs": {},
+    "max-autotune-no-cudagraphs": {"cuda_graphs": False},
 }
 
 
@@ -56,6 +56,8 @@ class Options:
         verify_graphs: check the graph after each pass (slow; for finding faults in the compiler).
         target: what to compile for, as in ``"llvm -mcpu=haswell"`` or ``"cuda -arch=sm_90"``; None: the device of the
             tensors.
+        cuda_graphs: on a GPU, capture the calls of an inference graph whose sizes are all known in a CUDA graph and
+            replay that; False: launch by launch.
     """
 
     precise: bool = False
@@ -69,6 +71,7 @@ class Options:
     freeze: bool = False
     verify_graphs: bool = False
     target: str | None = None
+    cuda_graphs: bool = True
 
     @staticmethod
     def make(values: Mapping[str, Any] | Options | None = None, mode: str | None = None, **more: Any) -> Options:

@@ -48,6 +48,7 @@ class GraphRecord:
         failure: why the graph as a whole runs in ATen, "" where it does not.
         owner: identity of the `torch.compile` result it was compiled for, 0 where that is not known.
         faults: exceptions inside the compiler, and what it did without.
+        cuda_graph: of an inference graph on a GPU: since when its calls are captured in a CUDA graph, or why not.
     """
 
     kind: str
@@ -60,6 +61,7 @@ class GraphRecord:
     failure: str = ""
     owner: int = 0
     faults: tuple[str, ...] = ()
+    cuda_graph: str = ""
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,7 @@ def _describe(i: int, g: GraphRecord) -> list[str]:
     lines += [f"  {k.name}: {' + '.join(k.ops)}" + (" (code shared)" if k.shared else "") for k in g.kernels]
     lines += [f"  ATen: {f}" for f in g.fallbacks]
     lines += [f"  fault: {f}" for f in g.faults]
+    lines += [f"  CUDA graph: {g.cuda_graph}"] if g.cuda_graph else []
     m = g.memory
     if m.planned != 0:
         bound = "" if m.bound is None else f", at least {_bytes(m.bound)}"

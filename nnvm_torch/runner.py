@@ -11,6 +11,8 @@ from nnvm.compiler.build import CompiledGraph
 from nnvm.dim import Dim, evaluate
 from nnvm.runtime import openmp
 from nnvm.runtime.executor import Executor, Plan
+from nnvm_torch import cuda_graphs
+from nnvm_torch.cuda_graphs import CudaGraphs
 from nnvm_torch.imported import FromGraph, Imported, Plain, Result, View
 from nnvm_torch.tensors import HANDLE, TorchMemory, constant_tensor, laid_out
 from nnvm_torch.weights import Weights
@@ -25,13 +27,13 @@ Taker = Callable[[Sequence[Any], Sequence[Any], Env], Any]
 
 class Runner:
     """The callable for one imported and compiled graph. `compiled` None: nothing is computed, only handed through.
-    `keep_original`, `freeze`: see `nnvm_torch.Options`.
+    `keep_original`, `freeze`: see `nnvm_torch.Options`; `captures`: capture calls in CUDA graphs where that can be.
 
     AOTAutograd's boxed convention: the argument list is emptied, so that arguments are freed as early as may be.
     """
 
     def __init__(self, imported: Imported, compiled: CompiledGraph | None, keep_original: bool = True,
-                 freeze: bool = False) -> None:  # fmt: skip
+                 freeze: bool = False, captures: bool = False) -> None:  # fmt: skip
         self.keep_original, self.freeze = keep_original, freeze
         self.imported, self.compiled = imported, compiled
         self.sizes = tuple(imported.sizes.items())
@@ -39,6 +41,9 @@ class Runner:
         self.writes = [(position, _taker(r)) for position, r in imported.writes]
         self.weights: Weights | None = None
         self.executor: Executor | None = None
+        self.graphs: CudaGraphs | None = None
+        #: why there are none, on a device that has them
+        self.why_not_captured = ""
         #: the results are the outputs, in order
         self.direct = not imported.writes and all(
             isinstance(r, FromGraph) and r.index == i and r.view is None and not r.copy
@@ -51,6 +56,9 @@ class Runner:
         self.fixes: list[tuple[int, tuple[Dim, ...] | None]] = []
         if compiled is not None:
             self._prepare_run(imported, compiled)
+            if captures and cuda_graphs.serves(imported.device):
+                self.why_not_captured = cuda_graphs.why_not_captured(compiled.plan)
+                self.graphs = None if self.why_not_captured else CudaGraphs()
 
     def _prepare_run(self, imported: Imported, compiled: CompiledGraph) -> None:
         graph = compiled.graph
@@ -104,7 +112,7 @@ class Runner:
         assert executor is not None
         inputs = [args[p] if p >= 0 else constants[-1 - p] for p in self.args]
         if not self.symbols:
-            return executor.run(inputs)
+            return executor.run(inputs) if self.graphs is None else self.graphs.run(executor, inputs)
         for name, (position, axis) in self.symbol_args.items():
             if name not in env:
                 env[name] = args[position].shape[axis]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-_PARTS = ("attribute", "compiler", "frontend", "graph", "name", "runtime", "symbol", "testing")
+_PARTS = ("artifact", "attribute", "compiler", "frontend", "graph", "name", "runtime", "symbol", "testing")
 
 
 def __getattr__(name: str) -> Any:

@@ -196,6 +196,18 @@ class Executor:
             bound = {b - 1 for b in fixed if b < self._first_output}
             self._free_inputs = tuple(i for i in range(len(self.plan.graph.inputs)) if i not in bound)
 
+    @property
+    def binding(self) -> object:
+        """Another object after each `bind`: while it is the same, what is bound lies at the same addresses."""
+        return self._fixed
+
+    def raise_failures(self) -> None:
+        """Raises what a check of an earlier call found, where a GPU tells it only after the call."""
+        for instance in self._instances.values():
+            for segment in instance.segments:
+                if isinstance(segment, LaunchProgram):
+                    segment.raise_failure()
+
     def bound(self) -> Mapping[int, Any]:
         """The tensors that `bind` was given, by position."""
         return {b - 1: t for b, t in self._fixed[0].items() if b < self._first_output}

@@ -39,6 +39,10 @@ class Instances(Generic[_T]):
                     self._found.popitem(last=False)
             return self._found[key]
 
+    def values(self) -> list[_T]:
+        """All that there are."""
+        return list(self._found.values())
+
     def clear(self) -> None:
         """Forgets those that no call is using; they take their memory with them."""
         with _making:
