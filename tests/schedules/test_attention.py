@@ -11,7 +11,7 @@ from nnvm.compiler.lower_group import lower_group, tensors_of
 from nnvm.dim import symbol
 from nnvm.schedules.attention_match import match_attention
 from nnvm.target import Target
-from nnvm.te.expr import Fma
+from nnvm.te.expr import Fma, Load
 from nnvm.tir.stmt import Allocate
 from nnvm.tir.visitor import post_order, stmts
 from tests.schedules import groups
@@ -48,6 +48,11 @@ def arrays_of(graph: Any) -> list[Any]:
         ((1, 2, 61, 16), (1, 2, 61, 16), None, {"causal": True}),
         ((1, 4, 50, 8), (1, 2, 50, 8), None, {"groups": 2, "causal": True}),
         ((3, 1, 9, 8), (3, 1, 100, 8), None, {}),
+        ((1, 2, 25, 17), (1, 2, 1, 17), None, {}),  # one key
+        ((1, 2, 25, 1), (1, 2, 5, 1), None, {}),  # less than a vector of everything
+        ((1, 2, 97, 24), (1, 2, 104, 24), None, {"causal": True}),  # the last panel of keys is half full
+        ((1, 1, 131, 72), (1, 1, 131, 72), "bool", {"causal": True}),
+        ((1, 2, 53, 40), (1, 2, 211, 40), "float32", {}),
     ],
 )
 def test_values(q: Any, k: Any, mask: str | None, attrs: dict[str, Any]) -> None:
@@ -82,9 +87,9 @@ def test_scores_stay_in_a_block() -> None:
     graph = build((1, 12, 512, 64), (1, 12, 512, 64))
     func = lower_group(graph, HASWELL, "kernel")
     scratch = [s.buffer for s in stmts(func.body) if isinstance(s, Allocate) and s.buffer.scope == "scratch"]
-    assert {b.name for b in scratch} == {"kt", "s", "sums"}
+    assert {b.name for b in scratch} == {"kt", "vp", "s", "sums", "inverse"}
     assert next(b for b in scratch if b.name == "s").shape[0] <= 48 * 512
-    assert sum(isinstance(e, Fma) for e in post_order(func.body)) == 2
+    assert sum(isinstance(e, Fma) and isinstance(e.c, Load) for e in post_order(func.body)) == 2  # two products
 
 
 def test_what_is_no_attention() -> None:
@@ -113,5 +118,44 @@ def test_transposed_inputs_are_read_in_place() -> None:
     (out,) = groups.run(graph, arrays, compiled=True)
     np.testing.assert_allclose(out, groups.reference(graph, arrays)[0], rtol=1e-4, atol=1e-5)
     body = lower_group(graph, HASWELL, "kernel").body
-    assert sorted(s.buffer.name for s in stmts(body) if isinstance(s, Allocate) and s.buffer.scope == "scratch") == [
-        "kt", "s", "sums"]  # fmt: skip
+    scratch = {s.buffer.name for s in stmts(body) if isinstance(s, Allocate) and s.buffer.scope == "scratch"}
+    assert scratch == {"kt", "s", "sums", "inverse"}
+
+
+@pytest.mark.parametrize(("rows", "packed"), [(8, {"kt"}), (24, {"kt", "vp"}), (7, set())])
+def test_packing_pays_for_rows_enough(rows: int, packed: set[str]) -> None:
+    body = lower_group(build((1, 2, rows, 16), (1, 2, 40, 16)), HASWELL, "kernel").body
+    assert {s.buffer.name for s in stmts(body) if isinstance(s, Allocate)} & {"kt", "vp"} == packed
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("rows", [6, 24, 47, 128, 197, 210])
+def test_blocks_are_whole_tiles(rows: int, causal: bool) -> None:
+    """Only the last tile of all may overlap the one before it."""
+    func = lower_group(build((1, 1, rows, 16), (1, 1, rows, 16), causal=causal), HASWELL, "kernel")
+    sums = next(s.buffer for s in stmts(func.body) if isinstance(s, Allocate) and s.buffer.name == "sums")
+    (block,) = sums.shape
+    assert block == rows or block % 6 == 0
+
+
+def test_rows_of_large_and_small_logits() -> None:
+    """Exponentials that are no normal numbers are 0, those near the maximum as accurate as others."""
+    graph = build((1, 1, 30, 8), (1, 1, 61, 8))
+    q, k, v = (rand(*x[0].type.shape) for x in graph.inputs)
+    q *= np.geomspace(1e-3, 1e3, 30, dtype=np.float32)[:, None]
+    (out,) = groups.run(graph, [q, k, v], compiled=True)
+    scores = (q.astype(np.float64) @ k.astype(np.float64).swapaxes(-1, -2)) * 8**-0.5
+    exact = groups.reference(graph, [q, k, v])[0]
+    # an error of the scores of half a unit in the last place is one of the exponentials relative to 1
+    bound = 1e-6 * (1 + np.abs(scores).max(-1, keepdims=True))
+    assert (np.abs(out - exact) <= bound * np.abs(v).max()).all()
+
+
+def test_causal_rows_read_no_score_behind_them() -> None:
+    """Keys of rows that are later change nothing, whatever is there."""
+    graph = build((1, 1, 100, 16), (1, 1, 100, 16), causal=True)
+    q, k, v = (rand(*x[0].type.shape) for x in graph.inputs)
+    (before,) = groups.run(graph, [q, k, v], compiled=True)
+    k[:, :, 40:], v[:, :, 40:] = 1e30, np.nan
+    (after,) = groups.run(graph, [q, k, v], compiled=True)
+    np.testing.assert_array_equal(after[:, :, :24], before[:, :, :24])

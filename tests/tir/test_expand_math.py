@@ -13,6 +13,8 @@ from nnvm.dtype import BF16, F32, F64, DType
 from nnvm.te.expr import Binary, Broadcast, Buffer, Cast, Const, Expr, Fma, Load, Ramp, Unary, Var, const
 from nnvm.tir.interpreter import evaluate_expr, run
 from nnvm.tir.passes.expand_math import FUNCTIONS, PAIRS, expand_expr, expand_math
+from nnvm.tir.passes.math.exponential import exp_to_one
+from nnvm.tir.passes.math.vector import Vector
 from nnvm.tir.stmt import PrimFunc, Store
 from nnvm.tir.verify import verify
 from nnvm.tir.visitor import post_order
@@ -182,6 +184,23 @@ def test_one_plus_exp(t: DType, sign: int, fma: bool) -> None:
         exact = 1 + np.exp(sign * values.astype(np.float64 if t == F32 else np.longdouble))
     assert errors(np.asarray(evaluate_expr(e, {x: values})), exact).max() <= 2
     assert t == F64 or not fma or _operations(e) <= 15
+
+
+@pytest.mark.parametrize("fma", [True, False])
+@pytest.mark.parametrize("t", [F32, F64])
+def test_exp_of_what_is_at_most_0(t: DType, fma: bool) -> None:
+    """Within 2 units where the result is normal; 0 or a denormal below; NaN stays NaN."""
+    x = Var("x", t)
+    e = exp_to_one(Vector(t, 1, fma), x)
+    values = -np.abs(arguments(t, QUICK if t == F32 else QUICK // 8, "exp to one"))
+    with np.errstate(all="ignore"):
+        exact = np.exp(values.astype(np.float64 if t == F32 else np.longdouble))
+    got, least = np.asarray(evaluate_expr(e, {x: values})), float(np.finfo(t.numpy).tiny)
+    normal = (exact >= 2 * least) | np.isnan(exact)
+    assert errors(got[normal], exact[normal]).max() <= 2
+    assert (got[~normal] >= 0).all() and (got[~normal] < 4 * least).all()
+    assert got[np.isneginf(values)].max() == 0
+    assert t == F64 or not fma or _operations(e) <= 13
 
 
 @pytest.mark.parametrize("fma", [True, False])

@@ -26,8 +26,11 @@ __all__ = ["along", "dtypes_of", "hold", "order_row"]
 CHUNK = 4096
 
 
-def along(program: RowProgram, space: Space, target: Target, parallel: bool = True) -> Stmt:
-    """One row after the other; `parallel` where no loop is around."""
+def along(
+    program: RowProgram, space: Space, target: Target, parallel: bool = True, limit: Affine | None = None
+) -> Stmt:
+    """One row after the other; `parallel` where no loop is around. Of the row's last axis elements from `limit` on
+    need not be visited."""
     cost = sum(expense(*p.roots) for p in program.passes)
     work = program.kept_numel * program.row_numel * max(cost // 4, 1) if parallel else 0
     kept, env, kind = parallel_loops(program.kept, work, space)
@@ -41,7 +44,7 @@ def along(program: RowProgram, space: Space, target: Target, parallel: bool = Tr
             return stores(final, {}, space, None, None)
         p = passes[number]
         held = p.rewrite(space, {}, hold(p.roots, values))
-        return _Along(held, program.row, space, target).write(lambda new: run(number + 1, {**values, **new}))
+        return _Along(held, program.row, space, target, limit).write(lambda new: run(number + 1, {**values, **new}))
 
     body = run(0, {})
     for source in reversed(program.buffers):
@@ -83,8 +86,8 @@ def dtypes_of(p: Pass) -> list[DType]:
 class _Along:
     """One pass over one row."""
 
-    def __init__(self, p: Pass, row: list[Axis], space: Space, target: Target) -> None:
-        self.space = space
+    def __init__(self, p: Pass, row: list[Axis], space: Space, target: Target, limit: Affine | None = None) -> None:
+        self.space, self.limit = space, limit
         row = order_row(p, row)
         loops, env = collapse(row, [*all_affines(p.roots), *(w.address for w in p.writes)], space)
         if not loops:
@@ -140,7 +143,8 @@ class _Along:
             out = [a.update(where, emitter, r.source, r.index) for a, r in zip(self.accumulators, at.reductions)]
             return emitter.bind(seq([*out, stores(at.writes, {}, self.space, self.lanes, step.mask, emitter)]))
 
-        out = vector_loops(axis, self.lanes, self.unroll, self.space, body)
+        limit = None if self.limit is None else self.limit - start
+        out = vector_loops(axis, self.lanes, self.unroll, self.space, body, limit=limit)
         for var, value in reversed(self.lets):
             out = Let(var, value, out)
         return out

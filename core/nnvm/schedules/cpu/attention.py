@@ -1,10 +1,11 @@
 """Attention by blocks of query rows: the scores of a block stay in the cache and never reach memory.
 
-For each head: the keys are packed once, transposed; then for each block of query rows
+For each head: keys and values are packed once (`attention_pack`); then for each block of query rows
 
     S = q kᵀ          register tiles of rows x keys, vectors along the keys
     S = exp(...)      row by row: scale, mask, maximum, exponentials and their sum (`along`)
-    out = S v / sum   register tiles of rows x columns of v, the division and whatever follows as an epilogue
+    out = S v / sum   register tiles of rows x columns of v; the division, by a product with the inverse of the sum,
+                      and whatever follows as an epilogue
 
 With few query rows (decoding) packing does not pay, and scores are dot products along the head size. Under a causal
 mask a block stops at its last row's own key.
@@ -19,21 +20,25 @@ from nnvm.schedules.access import At, Held, Inliner, Source, parts, rewrite
 from nnvm.schedules.attention_match import Attention
 from nnvm.schedules.axes import Axis, Write
 from nnvm.schedules.cpu.along import along
-from nnvm.schedules.cpu.injective import nest
+from nnvm.schedules.cpu.attention_pack import pack_columns, pack_keys
 from nnvm.schedules.cpu.loops import loop, parallel_loops
 from nnvm.schedules.cpu.matmul_tile import Tile, matmul_tile
 from nnvm.schedules.emit import Emitter, Lanes, lane_mask
 from nnvm.schedules.row_program import Pass, Reduction, RowProgram
 from nnvm.target import Target
-from nnvm.te.expr import INDEX, Binary, Buffer, Const, Expr, Reduce, Var, binary
+from nnvm.te.expr import INDEX, Binary, Buffer, Const, Expr, Reduce, Unary, Var, binary
 from nnvm.te.tensor import Tensor
 from nnvm.tir.affine import Affine, Space, affine, atom_affine
+from nnvm.tir.passes.math.exponential import exp_to_one
+from nnvm.tir.passes.math.vector import FORMATS, Vector
 from nnvm.tir.stmt import Allocate, For, If, Let, Stmt, Store, seq
 
 __all__ = ["attention"]
 
-#: Query rows of a block, and from how many on the keys are packed.
-BLOCK_ROWS, PACK_FROM = 48, 8
+#: Query rows of a block; under a causal mask, where each block computes more scores than its rows need.
+BLOCK_ROWS, CAUSAL_BLOCK_ROWS = 48, 24
+#: Query rows from which on the keys are packed, and the values.
+PACK_FROM, PACK_VALUES_FROM = 8, 24
 
 
 def attention(a: Attention, sources: Mapping[Tensor, Source], space: Space, target: Target) -> Stmt:
@@ -47,7 +52,9 @@ class _Builder:
         self.inputs = {t: s for t, s in sources.items() if t is not a.out}
         self.out = sources[a.out]
         self.rows, self.keys = a.scores.axes[-2].extent, a.scores.axes[-1].extent
-        self.depth, self.columns = a.scores.reduce_axes[0].extent, a.weighted.axes[-1].extent
+        depth, columns = a.scores.reduce_axes[0].extent, a.weighted.axes[-1].extent
+        assert isinstance(depth, int) and isinstance(columns, int), "the match has seen to it"
+        self.depth, self.columns = depth, columns
         self.dtype = a.scores.dtype
         self.lanes = Lanes.of(target.lanes(self.dtype.bits))
         space.bind(self.lanes.lane, affine(0), affine(self.lanes.count - 1))
@@ -56,14 +63,16 @@ class _Builder:
         if isinstance(self.rows, int):
             self.tile_rows = max(1, min(self.tile_rows, self.rows))
         self.packed = not isinstance(self.rows, int) or self.rows >= PACK_FROM
+        self.values_packed = self.packed and (not isinstance(self.rows, int) or self.rows >= PACK_VALUES_FROM)
         self.leading = ceildiv(self.keys, self.width) * self.width  # elements between two rows of S
         self.block = self._block_rows()
         heads = [Axis(Var(f"b{n}"), x.extent).bind(space) for n, x in enumerate(a.scores.axes[:-2])]
-        self.loops, env, self.kind = parallel_loops(heads, self._work(), space)
+        self.loops, env, self.kind = parallel_loops([h for h in heads if h.extent != 1], self._work(), space)
         self.lead = [env.get(h.var, atom_affine(h.var) if h.extent != 1 else affine(0)) for h in heads]
         self.scores = self._scratch("s", self.block * self.leading, (self.leading, 1))
-        self.sums = self._scratch("sums", self.block, (1,))
+        self.sums, self.inverse = (self._scratch(n, self.block, (1,)) for n in ("sums", "inverse"))
         self.panels = self._scratch("kt", self.leading * self.depth, (1,)).buffer
+        self.values = self._scratch("vp", self.keys * (-(-self.columns // self.width) * self.width), (1,)).buffer
 
     def _scratch(self, name: str, size: Dim, strides: tuple[Dim, ...]) -> Source:
         return Source(Buffer(name, (size,), self.dtype, None, "scratch"), strides)
@@ -72,14 +81,16 @@ class _Builder:
         return numel(self.a.scores.shape) * (self.depth + self.columns)
 
     def _block_rows(self) -> int:
-        """Rows of a block: S within half of the second cache, blocks of about equal size."""
-        most = BLOCK_ROWS
+        """Rows of a block: S within half of the second cache, blocks of about equal size, of whole tiles."""
+        most, tile = CAUSAL_BLOCK_ROWS if self.a.causal else BLOCK_ROWS, self.tile_rows
         if isinstance(self.keys, int):
-            most = max(self.tile_rows, min(most, self.target.l2_bytes // 2 // max(self.keys * self.dtype.bytes, 1)))
+            most = min(most, self.target.l2_bytes // 2 // max(self.keys * self.dtype.bytes, 1))
+        most = max(tile, most // tile * tile)
         if not isinstance(self.rows, int):
             return most
-        count = -(-max(self.rows, 1) // most)
-        return -(-max(self.rows, 1) // count)
+        rows = max(self.rows, 1)
+        even = -(-rows // -(-rows // most))
+        return min(-(-even // tile) * tile, rows)
 
     def build(self) -> Stmt:
         blocks = Axis(Var("ib"), ceildiv(self.rows, self.block)).bind(self.space)
@@ -87,7 +98,10 @@ class _Builder:
         whole = self.rows % self.block == 0
         count = affine(self.block) if whole else self.space.minimum(affine(self.block), affine(self.rows) - first)
         body = loop(blocks, self._block(first, count))
-        body = Allocate(self.scores.buffer, Allocate(self.sums.buffer, body))
+        for source in (self.scores, self.sums, self.inverse):
+            body = Allocate(source.buffer, body)
+        if self.values_packed:
+            body = Allocate(self.values, seq([self._pack_values(), body]))
         if self.packed:
             body = Allocate(self.panels, seq([self._pack_keys(), body]))
         for i, axis in reversed(list(enumerate(self.loops))):
@@ -95,20 +109,16 @@ class _Builder:
         return body
 
     def _pack_keys(self) -> Stmt:
-        """The keys of one head as panels of `width` keys, each [depth][width]."""
-        whole, rest = self.keys // self.width, self.keys % self.width
-        out: list[Stmt] = []
-        for panels, width, first in ((whole, self.width, 0), (1, rest, whole)):
-            if panels == 0 or width == 0:
-                continue
-            p, d, j = (Axis(Var(n), e).bind(self.space) for n, e in (("p", panels), ("d", self.depth), ("j", width)))
-            panel, depth, key = (atom_affine(x.var) if x.extent != 1 else affine(0) for x in (p, d, j))
-            panel = panel + first
-            target = panel * (self.depth * self.width) + depth * self.width + key
-            value = self._factor(self.a.scores, self.a.k, affine(0), panel * self.width + key, depth)
-            write = Write(Source(self.panels, (1,)), target, value)
-            out.append(nest([write], [p, d, j], self.space, self.target, 0))
-        return seq(out)
+        def key(row: Affine, step: Affine) -> Expr:
+            return self._factor(self.a.scores, self.a.k, affine(0), row, step)
+
+        return pack_keys(self.panels, self.keys, self.depth, self.width, key, self.space, self.target)
+
+    def _pack_values(self) -> Stmt:
+        def value(row: Affine, column: Affine) -> Expr:
+            return self._factor(self.a.weighted, self.a.v, affine(0), column, row)
+
+        return pack_columns(self.values, self.keys, self.columns, self.width, value, self.space, self.lanes)
 
     def _factor(self, of: Tensor, factor: Expr, row: Affine, column: Affine, step: Affine) -> Expr:
         """A factor of one of the products at (row, column, step of the sum)."""
@@ -123,7 +133,7 @@ class _Builder:
         if self.a.causal:
             keys = self.space.minimum(keys, first + count)
         scores = self._scores(first, count, keys) if self.packed else self._dot_products(first, count)
-        return seq([scores, self._softmax(first, count), self._weighted(first, count, keys)])
+        return seq([scores, self._softmax(first, count, keys), self._weighted(first, count, keys)])
 
     def _row_tiles(self, count: Affine, tile: Callable[[int, Affine], Stmt]) -> Stmt:
         """`tile(rows, start)` over `count` rows; the last tile overlaps the one before it. Fewer rows than a tile go
@@ -142,9 +152,23 @@ class _Builder:
         return If(binary("ge", emitter.index(count), size), tiles, one)
 
     def _scores(self, first: Affine, count: Affine, keys: Affine) -> Stmt:
-        """S = q kᵀ for whole panels of keys."""
-        p = Axis(Var("p"), self.leading // self.width).bind(self.space)
-        panel = atom_affine(p.var)
+        """S = q kᵀ, panel by panel of keys."""
+        emitter, rest = Emitter(), self.keys % self.width
+        out: list[Stmt] = []
+        narrow = isinstance(rest, int) and 0 < rest <= self.lanes.count  # the last panel has a single vector
+        panels = self.keys // self.width if narrow else self.leading // self.width
+        if panels != 0:
+            p = Axis(Var("p"), panels).bind(self.space)
+            needed = self.space.minimum(affine(panels), self.space.ceildiv(keys, self.width))
+            out.append(For(p.var, emitter.index(needed), self._panel(first, count, atom_affine(p.var), 2)))
+        if narrow:
+            last = self._panel(first, count, affine(panels), 1)
+            reached = binary("gt", emitter.index(keys), emitter.index(affine(panels * self.width)))
+            out.append(If(reached, last) if keys.int is None else last)
+        return seq(out)
+
+    def _panel(self, first: Affine, count: Affine, panel: Affine, vectors: int) -> Stmt:
+        """S for the first `vectors` vectors of one panel of keys."""
         packed, s = Source(self.panels, (1,)), self.scores
 
         def tile(rows: int, start: Affine) -> Stmt:
@@ -158,12 +182,10 @@ class _Builder:
                 address = s.address([start + r, panel * self.width + column])
                 return Store(s.buffer, (e.index(address),), e.vector(value))
 
-            return matmul_tile(
-                Tile(rows, 2, self.lanes, self.dtype), affine(self.depth), left, right, store, self.space
-            )
+            shape = Tile(rows, vectors, self.lanes, self.dtype)
+            return matmul_tile(shape, affine(self.depth), left, right, store, self.space)
 
-        panels = Emitter().index(self.space.ceildiv(keys, self.width))
-        return For(p.var, panels, self._row_tiles(count, tile))
+        return self._row_tiles(count, tile)
 
     def _dot_products(self, first: Affine, count: Affine) -> Stmt:
         """S = q kᵀ with vectors along the head size."""
@@ -178,8 +200,8 @@ class _Builder:
         program = RowProgram([j], [d], [Pass([Reduction(self.a.scores, "sum", product)])], [result], [], [])
         return For(i.var, Emitter().index(count), along(program, self.space, self.target, parallel=False))
 
-    def _softmax(self, first: Affine, count: Affine) -> Stmt:
-        """S = exp(logits - their maximum), and the sums."""
+    def _softmax(self, first: Affine, count: Affine, keys: Affine) -> Stmt:
+        """S = exp(logits - their maximum) of `keys` keys or more, and the sums."""
         a, s = self.a, self.scores
         i, j = Axis(Var("i"), self.block).bind(self.space), Axis(Var("j"), self.keys).bind(self.space)
         row, key = atom_affine(i.var), atom_affine(j.var) if j.extent != 1 else affine(0)
@@ -188,12 +210,32 @@ class _Builder:
         at = (*self.lead, first + row, key)
         assert isinstance(a.top.body, Reduce)
         logits = inliner.expr(a.top.body.source, self._row_env(a.top, at))
-        exps = inliner.element(a.exps, at)
+        exps = self._cheaper(inliner.element(a.exps, at))
         passes = [Pass([Reduction(a.top, "max", logits)]),
                   Pass([Reduction(a.total, "sum", exps)], [Write(s, s.address([row, key]), exps)])]  # fmt: skip
-        result = Write(self.sums, self.sums.address([row]), Held(a.total, ()))
-        program = RowProgram([], [j], passes, [result], [], [])
-        return For(i.var, Emitter().index(count), along(program, self.space, self.target, parallel=False))
+        total = Held(a.total, ())
+        inverse = Binary("div", Const(1.0, total.dtype), total)
+        results = [Write(s, s.address([row]), v) for s, v in ((self.sums, total), (self.inverse, inverse))]
+        program = RowProgram([], [j], passes, results, [], [])
+        limit = None if keys == affine(self.keys) else keys
+        return For(i.var, Emitter().index(count), along(program, self.space, self.target, False, limit))
+
+    def _cheaper(self, exps: Expr) -> Expr:
+        """Exponentials of what is at most 0: a logit less the row's maximum."""
+        if self.dtype not in FORMATS:
+            return exps
+        v = Vector(self.dtype, 1, self.target.has_fma)
+
+        def is_top(e: Expr) -> bool:
+            return isinstance(e, Held) and e.tensor is self.a.top
+
+        def special(e: Expr, new: tuple[Expr, ...]) -> Expr | None:
+            if not isinstance(e, Unary) or e.op != "exp" or e.dtype != self.dtype:
+                return None
+            shifted = isinstance(e.a, Binary) and e.a.op == "sub" and any(map(is_top, parts(e.a.b)))
+            return exp_to_one(v, new[0]) if shifted else None
+
+        return rewrite(self.space, exps, {}, special)
 
     def _row_env(self, t: Tensor, at: Sequence[Affine]) -> dict[Var, Affine]:
         """The axes of a reduction over keys at the row of `at` (a kept axis of extent 1 is 0)."""
@@ -203,25 +245,27 @@ class _Builder:
 
     def _weighted(self, first: Affine, count: Affine, keys: Affine) -> Stmt:
         """out = S v / sums, with all that follows."""
-        assert isinstance(self.columns, int)
         whole, rest = divmod(self.columns, self.width)
         out: list[Stmt] = []
         c = Axis(Var("c"), whole).bind(self.space)
         if whole:
-            start = atom_affine(c.var) * self.width if whole > 1 else affine(0)
-            out.append(loop(c, self._columns(first, count, keys, start, 2, None)))
-        at = whole * self.width
+            panel = atom_affine(c.var) if whole > 1 else affine(0)
+            out.append(loop(c, self._columns(first, count, keys, panel, 0, 2, None)))
+        inside = 0
         for vectors, mask in ((rest // self.lanes.count, None), (1, rest % self.lanes.count)):
             if vectors and mask != 0:
                 limit = None if mask is None else lane_mask(self.lanes.count, Const(mask, INDEX))
-                out.append(self._columns(first, count, keys, affine(at), vectors, limit))
-                at += vectors * self.lanes.count
+                out.append(self._columns(first, count, keys, affine(whole), inside, vectors, limit))
+                inside += vectors * self.lanes.count
         return seq(out)
 
-    def _columns(self, first: Affine, count: Affine, keys: Affine, at: Affine, vectors: int, mask: Expr | None) -> Stmt:
-        """Some columns of the output for all rows of the block."""
-        a, s = self.a, self.scores
+    def _columns(
+        self, first: Affine, count: Affine, keys: Affine, panel: Affine, inside: int, vectors: int, mask: Expr | None
+    ) -> Stmt:
+        """Columns of a panel, from its column `inside` on, of the output for all rows of the block."""
+        a, s, at = self.a, self.scores, panel * self.width + inside
         sums = Source(self.sums.buffer, self._kept_strides(a.total), first * -1)
+        inverse = Source(self.inverse.buffer, sums.strides, sums.origin)
         inliner = Inliner(self.space, {**self.inputs, a.total: sums}, frozenset((a.weighted,)))
 
         def tile(rows: int, start: Affine) -> Stmt:
@@ -229,13 +273,21 @@ class _Builder:
                 return At(s, s.address([start + r, k]))
 
             def right(k: Affine, column: Affine) -> Expr:
+                if self.values_packed:
+                    address = panel * (self.keys * self.width) + k * self.width + inside + column
+                    return At(Source(self.values, (1,)), address)
                 return self._factor(a.weighted, a.v, affine(0), at + column, k)
+
+            def inverted(e: Expr, new: tuple[Expr, ...]) -> Expr | None:
+                if isinstance(e, Binary) and e.op == "div" and isinstance(d := new[1], At) and d.source is sums:
+                    return Binary("mul", new[0], At(inverse, d.address))
+                return None
 
             def store(r: Affine, column: Affine, value: Expr, e: Emitter) -> Stmt:
                 where = (*self.lead, first + start + r, at + column)
                 element = inliner.element(a.out, where)
                 memo = {id(x): value for x in parts(element) if isinstance(x, Held)}
-                element = rewrite(self.space, element, {}, memo=memo)
+                element = rewrite(self.space, element, {}, inverted, memo)
                 address = e.index(self.out.address(where))
                 return Store(self.out.buffer, (address,), e.vector(element), mask)
 

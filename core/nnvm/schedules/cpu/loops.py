@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from nnvm.dim import Dim
 from nnvm.dtype import DType
 from nnvm.schedules.axes import Axis
-from nnvm.schedules.emit import Lanes, dim_value, lane_mask
+from nnvm.schedules.emit import Emitter, Lanes, dim_value, lane_mask
 from nnvm.target import Target
 from nnvm.te.expr import INDEX, Const, Expr, Var, binary
 from nnvm.tir.affine import Affine, Space, affine, atom_affine
@@ -45,9 +45,9 @@ class Step:
 
 
 def vector_loops(axis: Axis, lanes: Lanes, unroll: int, space: Space, body: Callable[[Step], Stmt],
-                 kind: str = "serial") -> Stmt:  # fmt: skip
+                 kind: str = "serial", limit: Affine | None = None) -> Stmt:  # fmt: skip
     """`body` over all of `axis`, `lanes.count` elements a time: a main loop of `unroll` vectors, then the whole vectors
-    that are left, then one masked vector. The main loop runs as `kind`."""
+    that are left, then one masked vector. The main loop runs as `kind`, and stops once it has passed `limit`."""
     count = lanes.count
     lane = atom_affine(lanes.lane)
     space.bind(lanes.lane, affine(0), affine(count - 1))
@@ -65,7 +65,11 @@ def vector_loops(axis: Axis, lanes: Lanes, unroll: int, space: Space, body: Call
         return For(u.var, Const(extent, INDEX), body(Step(start + slot * count + lane, None, slot)), "unrolled")
 
     if steps != 0:
-        out.append(loop(v, unrolled(affine(0) if steps == 1 else atom_affine(v.var) * block, unroll), kind))
+        main = loop(v, unrolled(affine(0) if steps == 1 else atom_affine(v.var) * block, unroll), kind)
+        if limit is not None and isinstance(main, For) and main.var is v.var:
+            needed = space.maximum(affine(0), space.minimum(affine(steps), space.ceildiv(limit, block)))
+            main = For(v.var, Emitter().index(needed), main.body, kind)
+        out.append(main)
     rest = axis.extent - steps * block
     if isinstance(rest, int) and isinstance(steps, int):
         start = affine(steps * block)

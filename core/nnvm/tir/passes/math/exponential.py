@@ -16,7 +16,9 @@ from nnvm.dtype import F32, F64
 from nnvm.te.expr import Expr
 from nnvm.tir.passes.math.vector import Vector
 
-__all__ = ["exp", "exp2", "exp_plus_one", "expm1", "power_of_two", "sigmoid", "tanh", "tanh_plus_one"]
+__all__ = [
+    "exp", "exp2", "exp_plus_one", "exp_to_one", "expm1", "power_of_two", "sigmoid", "tanh", "tanh_plus_one",
+]  # fmt: skip
 
 LOG2E = 1.4426950408889634
 LN2 = 0.6931471805599453
@@ -51,6 +53,8 @@ TANH_P = {
 }  # fmt: skip
 #: Beyond these exp and exp2 are 0 or inf.
 _EXP_RANGE = {F32: (-104.0, 89.0), F64: (-746.0, 710.0)}
+#: -bias * ln2, about.
+_EXP_ZERO = {F32: -88.0, F64: -709.0}
 #: exp of its negative is a normal number, with a factor of two to spare.
 _NORMAL_EXP = {F32: 86.0, F64: 706.0}
 _EXP2_RANGE = {F32: (-151.0, 129.0), F64: (-1076.0, 1025.0)}
@@ -88,6 +92,14 @@ def exp(v: Vector, x: Expr) -> Expr:
     z = v.fma(x, LOG2E, magic)
     r = _reduce(v, x, v.sub(z, magic))
     return _times_power(v, v.polynomial(r, (1.0, 1.0, *EXP_Q[v.dtype])), z)
+
+
+def exp_to_one(v: Vector, x: Expr) -> Expr:
+    """exp(x) for x <= 0, of which denormals do not count: they may be 0. 13 operations.
+
+    The clamp is at an n of -bias, whose power of two has an exponent field of 0 and is 0."""
+    r, t = _reduced_exp(v, v.binary("max", x, _EXP_ZERO[v.dtype]), 1.0, 0)
+    return v.mul(v.polynomial(r, (1.0, 1.0, *EXP_Q[v.dtype])), t)
 
 
 def exp2(v: Vector, x: Expr) -> Expr:
