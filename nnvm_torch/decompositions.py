@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -22,14 +22,29 @@ _TAKE_APART = ("std_mean.correction", "linear.default", "reshape.default",
                "contiguous.default", "chunk.default", "softmax.int", "log_softmax.int", "split.Tensor", "tile.default",
                "conv1d.default", "conv2d.default", "conv3d.default", "flatten.using_ints", "expand_as.default",
                "positive.default", "numpy_T.default", "unflatten.int", "swapaxes.default", "broadcast_to.default",
-               "narrow.int", "addcdiv.default", "addcmul.default")  # fmt: skip
+               "narrow.int")  # fmt: skip
 
-#: Operators that PyTorch takes apart whatever the table says, by a kernel for autograd written in Python.
-_FORCED = tuple(
-    f"{name}{n}d.{kind}" for name in ("upsample_nearest", "_upsample_nearest_exact") for n in (1, 2, 3)
+
+def _dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+    """Where nothing is dropped the argument itself, as in eager; PyTorch's kernel in Python gives a copy."""
+    return torch.ops.aten.native_dropout(x, p, train)[0] if train and p != 0 else x  # type: ignore[no-any-return]
+
+
+#: Operators that PyTorch takes apart whatever the table says, by a kernel for autograd written in Python: what does so
+#: instead, None where they stay whole.
+_FORCED: dict[str, Callable[..., Any] | None] = {
+    f"{name}{n}d.{kind}": None for name in ("upsample_nearest", "_upsample_nearest_exact") for n in (1, 2, 3)
     for kind in ("default", "vec")
-)  # fmt: skip
+} | {"dropout.default": _dropout}  # fmt: skip
 
+
+#: Operators whose results lie in order however their arguments do, unlike what PyTorch's traces say.
+_IN_ORDER = ("rrelu_with_noise_functional.default", "poisson.default", "_standard_gamma.default",
+             "normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor")  # fmt: skip
+
+#: Operators whose results have the memory format of their argument, unlike what PyTorch's traces say.
+_IN_FORMAT = ("reflection_pad2d.default", "reflection_pad3d.default", "replication_pad2d.default",
+              "replication_pad3d.default", "channel_shuffle.default")  # fmt: skip
 
 #: A recurrent layer of more steps is left to ATen's own kernel.
 MAX_STEPS = 128
@@ -64,7 +79,32 @@ def _with_ours(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., 
         table[target] = _lstm_layer
     for target in _overloads(("max_unpool2d.default",)):
         table[target] = _max_unpool2d
+    for target in _overloads(_IN_ORDER):
+        table[target] = partial(_in_order, target)
+    for target in _overloads(_IN_FORMAT):
+        table[target] = partial(_in_format, target)
+    for target in _overloads(("roll.default",)):
+        table[target] = _roll
     return table
+
+
+def _in_order(target: Any, *args: Any, **kwargs: Any) -> Any:
+    """The call on contiguous tensors, which is traced right."""
+    if all(a.is_contiguous() for a in args if isinstance(a, torch.Tensor)):
+        return NotImplemented
+    return target(*(a.contiguous() if isinstance(a, torch.Tensor) else a for a in args), **kwargs)
+
+
+def _roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
+    return _in_format(torch.ops.aten.roll.default, x, shifts, dims) if dims else NotImplemented
+
+
+def _in_format(target: Any, x: torch.Tensor, *args: Any) -> Any:
+    """The call on a contiguous tensor, which is traced right, and its result in the format of `x`."""
+    format_ = torch._prims_common.suggest_memory_format(x)
+    if format_ == torch.contiguous_format or x.is_contiguous():
+        return NotImplemented
+    return target(x.contiguous(), *args).clone(memory_format=format_)
 
 
 def _max_unpool2d(x: torch.Tensor, indices: torch.Tensor, output_size: Sequence[int]) -> torch.Tensor:
@@ -103,14 +143,18 @@ def _lstm_layer(
 
 @contextlib.contextmanager
 def whole() -> Iterator[None]:
-    """While tracing: no decomposition in Python for the operators of `_FORCED`. Callers hold the compile lock."""
+    """While tracing: of PyTorch's decompositions in Python none for the operators of `_FORCED`, or ours. Callers hold
+    the compile lock."""
     keys = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
     taken: list[tuple[Any, Any, Any]] = []
-    for target in _overloads(_FORCED):
-        for key in keys:
-            if key in target.py_kernels:
-                taken.append((target, key, target.py_kernels.pop(key)))
-        target._dispatch_cache.clear()
+    for name, ours in _FORCED.items():
+        for target in _overloads((name,)):
+            for key in keys:
+                if key in target.py_kernels:
+                    taken.append((target, key, target.py_kernels.pop(key)))
+                    if ours is not None:
+                        target.py_kernels[key] = ours
+            target._dispatch_cache.clear()
     try:
         yield
     finally:

@@ -101,6 +101,8 @@ def needs_strides(target: Any) -> bool:
     """Must its tensor arguments lie in memory as they do in eager?"""
     if not isinstance(target, torch._ops.OpOverload):
         return True
+    if torch.Tag.nondeterministic_seeded in target.tags:
+        return True  # random numbers are drawn in the order of memory
     return target.namespace not in ("aten", "prims") or target._schema.name.split("::")[1] in _BY_MEMORY
 
 

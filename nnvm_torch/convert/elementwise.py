@@ -170,10 +170,8 @@ def _ldexp(c: Context, x: NodeEntry, exponent: NodeEntry) -> Value:
 @converts("addcmul.default")
 def _addcmul(c: Context, x: NodeEntry, a: NodeEntry, b: NodeEntry, *, value: Scalar = 1) -> Value:
     t = c.dtype.compute
-    product = c.op("multiply", c.cast(a, t), c.cast(b, t))
-    if value != 1:
-        product = c.op("multiply", c.value(value, t), product)
-    return c.cast(c.op("add", c.cast(x, t), product), c.dtype)
+    left = c.cast(a, t) if value == 1 else c.op("multiply", c.value(value, t), c.cast(a, t))
+    return c.cast(c.op("add", c.cast(x, t), c.op("multiply", left, c.cast(b, t))), c.dtype)
 
 
 @converts("addcdiv.default")
@@ -361,5 +359,8 @@ def _prims_where(c: Context, condition: NodeEntry, x: NodeEntry, y: NodeEntry) -
 
 
 @converts("prims.fma.default")
-def _fma(c: Context, x: NodeEntry, y: NodeEntry, z: NodeEntry) -> Value:
-    return c.op("add", c.op("multiply", x, y), z)
+def _fma(c: Context, x: Operand, y: Operand, z: Operand) -> Value:
+    """x * y + z, which Dynamo makes of addcmul_ and its like."""
+    t = c.dtype.compute
+    product = c.op("multiply", c.value(x, t), c.value(y, t))
+    return c.cast(c.op("add", product, c.value(z, t)), c.dtype)

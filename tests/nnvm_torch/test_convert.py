@@ -50,6 +50,30 @@ def test_a_scalar_is_not_rounded_to_the_half_type_first() -> None:
     check(lambda x: (x * 0.1, x + 0.3, x / 3.3, torch.add(x, x, alpha=0.7)), x, rtol=0, atol=0)
 
 
+def test_products_that_are_added_round_once() -> None:
+    def fn(x: Any, y: Any, z: Any) -> Any:
+        return (torch.addcmul(x, y, z, value=0.7), torch.addcmul(x, y, z[:1]), torch.addcdiv(x[0, 0], y, z),
+                torch.lerp(x, y, 0.3))  # fmt: skip
+
+    check(fn, R(5, 7), R(5, 7), R(5, 7))
+    for dtype in (torch.bfloat16, torch.float16):
+        torch._dynamo.reset()
+        args = [R(64, 64).to(dtype) for _ in range(3)]
+        for got, want in zip(torch.compile(fn, backend=Capture())(*args), fn(*args)):
+            assert (got != want).float().mean() < 0.005  # eager's float32 products and sums are one in some places
+
+
+def test_products_that_are_added_in_place() -> None:
+    """Dynamo takes these apart itself, with a number where its operator has a tensor."""
+
+    def fn(x: Any, y: Any, z: Any) -> Any:
+        x = x.clone().addcmul_(y, z, value=0.7).addcmul_(y, z)
+        return x.addcdiv_(y, z.abs() + 1, value=-2.5), torch.addcdiv(x, y, z.abs() + 1, value=3.14)
+
+    check(fn, R(5, 7), R(5, 7), R(5, 7))
+    check(fn, *(R(5, 7).bfloat16() for _ in range(3)), rtol=0.02, atol=0.02)
+
+
 def test_promotion_follows_torch() -> None:
     i, u, b = INTS, INTS.to(torch.uint8), INTS > 0
 

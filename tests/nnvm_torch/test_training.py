@@ -252,6 +252,10 @@ RANDOM = {
     "in place": lambda x: x.clone().uniform_(-1, 1), "alpha": lambda x: F.alpha_dropout(x, 0.3, True),
     "twice": lambda x: (torch.rand(3), torch.rand(3) + x.sum()), "exponential": lambda x: x.clone().exponential_(),
     "rrelu": lambda x: F.rrelu(x, training=True), "gumbel": lambda x: F.gumbel_softmax(x, hard=True),
+    "dropout of columns": lambda x: F.dropout(x.t(), 0.4) * 2, "columns": lambda x: torch.rand_like((x + 1).t()) + 1,
+    "bernoulli of columns": lambda x: torch.bernoulli(torch.sigmoid(x).t()) + x.t(),
+    "every other": lambda x: F.dropout((x * 2)[:, ::2], 0.4), "poisson": lambda x: torch.poisson(x.abs().t()),
+    "expanded": lambda x: torch.bernoulli(torch.sigmoid(x[:1]).expand(9, 12)),
 }  # fmt: skip
 
 
