@@ -29,9 +29,9 @@ def same(fn, *args):
     return got
 
 
-def close(fn, *args):
+def close(fn, *args, **tolerance):
     got = compiled(fn, *args)
-    torch.testing.assert_close(got, fn(*args), equal_nan=True)
+    torch.testing.assert_close(got, fn(*args), equal_nan=True, **tolerance)
     return got
 
 
@@ -127,10 +127,12 @@ def test_attention_of_rows_that_see_nothing(dtype):
     q, k, v = (torch.randn(1, 2, 4, 8).to(dtype) for _ in range(3))
     mask = torch.rand(4, 4) < 0.5
     mask[1], mask[2] = False, True
-    out = close(lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m), q, k, v, mask)
+    # eager's bfloat16 probabilities are rounded in another place than ours; sums of four values of about 1 show it
+    loose = {"rtol": 0.016, "atol": 0.016} if dtype == torch.bfloat16 else {}
+    out = close(lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m), q, k, v, mask, **loose)
     assert (out[:, :, 1] == 0).all() and (out[:, :, 2] != 0).all()
     low = torch.zeros(4, 4).masked_fill(~mask, torch.finfo(dtype).min).to(dtype)
-    out = close(lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m), q, k, v, low)
+    out = close(lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m), q, k, v, low, **loose)
     torch.testing.assert_close(out[:, :, 1], v.float().mean(2).to(dtype), rtol=0.02, atol=0.02)
 
 
