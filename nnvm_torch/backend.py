@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,7 +18,8 @@ from nnvm import config
 from nnvm.compiler.build import CompilerFault, compile_graph
 from nnvm.runtime.fork_lock import fork_safe
 from nnvm_torch.decompositions import decompositions, whole
-from nnvm_torch.faults import guarded, text_of, warn_of_fault, warn_once
+from nnvm_torch.direct import direct_call, wrappers_do_nothing
+from nnvm_torch.faults import Guard, guarded, text_of, warn_of_fault, warn_once
 from nnvm_torch.fx_importer import import_graph
 from nnvm_torch.imported import Fallback, Imported, NotImportable
 from nnvm_torch.options import Options
@@ -26,7 +27,7 @@ from nnvm_torch.report import GraphRecord, calling_owner, record, record_of
 from nnvm_torch.runner import Runner
 from nnvm_torch.verifying import Verified, forced_calls, is_repeatable
 
-__all__ = ["StrictError", "compile_fx", "compile_lock", "nnvm"]
+__all__ = ["Call", "StrictError", "compile_call", "compile_fx", "compile_lock", "nnvm"]
 
 Compiled = Callable[[list[Any]], Any]
 
@@ -63,9 +64,14 @@ def nnvm(
     chosen = Options.make(options, mode, **more)
     owner = calling_owner()
 
+    graphs: list[Callable[..., Any] | None] = []
+
     def compiler(kind: str) -> Callable[[fx.GraphModule, Sequence[Any]], Compiled]:
         def compile_one(graph: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
-            return compile_fx(graph, kind, chosen, owner)
+            bare = kind == "inference" and wrappers_do_nothing(graph, example_inputs)
+            call = compile_call(graph, kind, chosen, owner)
+            graphs.append(call.direct if bare else None)
+            return call.boxed
 
         return compile_one
 
@@ -76,7 +82,8 @@ def nnvm(
             keep_inference_input_mutations=True,
         )  # fmt: skip
         try:
-            return backend(gm, example_inputs)  # type: ignore[no-any-return]
+            wrapped: Callable[..., Any] = backend(gm, example_inputs)
+            return graphs[0] if len(graphs) == 1 and graphs[0] is not None else wrapped
         except (StrictError, TensorifyScalarRestartAnalysis):
             raise
         except Exception as e:
@@ -90,10 +97,31 @@ def nnvm(
             return gm.forward  # type: ignore[no-any-return]
 
 
+@dataclass(frozen=True)
+class Call:
+    """A compiled graph.
+
+    Attributes:
+        boxed: takes its arguments as one list, which it empties, as AOTAutograd has it.
+        direct: takes its arguments one by one; for who needs nothing of what AOTAutograd does around a graph. None
+            where the graph is not native code alone.
+    """
+
+    boxed: Compiled
+    direct: Callable[..., Any] | None = None
+
+
 def compile_fx(
     gm: fx.GraphModule, kind: str, options: Options, owner: int = 0, static: frozenset[int] | None = None
 ) -> Compiled:
-    """A callable (list of arguments -> list of results) for a graph of functional ATen calls.
+    """`compile_call`, of which the callable: a list of arguments -> a list of results."""
+    return compile_call(gm, kind, options, owner, static).boxed
+
+
+def compile_call(
+    gm: fx.GraphModule, kind: str, options: Options, owner: int = 0, static: frozenset[int] | None = None
+) -> Call:
+    """Compiles a graph of functional ATen calls.
 
     `static`: positions of weights among the arguments; None: what AOTAutograd says of an inference graph.
     A fault inside the compiler is one warning. What failed is done without: a pass is left out, a call is left to ATen,
@@ -111,15 +139,19 @@ def compile_fx(
             seconds = {"import": time.perf_counter() - start}
             runner = _verified(_built(imported, kind, options, owner, seconds, gm), imported, options, gm)
         except NotImportable as e:
-            return _all_in_aten(gm, kind, options, owner, str(e))
+            return Call(_all_in_aten(gm, kind, options, owner, str(e)))
         except StrictError:
             raise
         except Exception as e:
             if config.debug_level():
                 raise
             warn_of_fault("nnvm could not compile a graph, which runs in ATen instead", text_of(e))
-            return _all_in_aten(gm, kind, options, owner, f"fault in the compiler: {type(e).__name__}: {e}")
-    return _boxed(runner, gm)
+            return Call(_all_in_aten(gm, kind, options, owner, f"fault in the compiler: {type(e).__name__}: {e}"))
+    guard = Guard(gm) if is_repeatable(gm) else None
+    direct = None
+    if isinstance(runner, Runner) and runner.is_pure and guard is not None:
+        direct = direct_call(runner, guard)
+    return Call(_boxed(runner, guard), direct)
 
 
 def _built(
@@ -173,14 +205,13 @@ def _verified(run: Compiled, imported: Imported, options: Options, gm: fx.GraphM
     return Verified(run, gm, calls, options.precise, locate)
 
 
-def _boxed(run: Callable[[list[Any]], Any], gm: fx.GraphModule | None = None) -> Compiled:
-    """As a plain function, which AOTAutograd may wrap, with the mark that it takes its arguments as one list; where it
-    fails `gm` runs instead, if it can run again."""
+def _boxed(run: Compiled, guard: Guard | None = None) -> Compiled:
+    """As a plain function, which AOTAutograd may wrap, with the mark that it takes its arguments as one list."""
 
     def plain(args: list[Any]) -> Any:
         return run(args)
 
-    boxed = guarded(run, gm) if gm is not None and is_repeatable(gm) else plain
+    boxed = guarded(run, guard) if guard is not None else plain
     boxed._boxed_call = True  # type: ignore[attr-defined]
     return boxed
 

@@ -9,11 +9,14 @@ from typing import Any, cast
 
 import torch
 from torch import fx, nn
+from torch._guards import detect_fake_mode
+from torch._subclasses import FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-from nnvm_torch.backend import compile_lock
+from nnvm_torch.backend import Call, compile_lock
 from nnvm_torch.decompositions import decompositions, whole
+from nnvm_torch.direct import wrappers_do_nothing
 from nnvm_torch.dynamic import Placed
 from nnvm_torch.fx_importer import import_graph
 from nnvm_torch.imported import Imported
@@ -21,8 +24,8 @@ from nnvm_torch.symbolic_inputs import SymbolicInputs, exported_shapes
 
 __all__ = ["CaptureError", "Captured", "Traced", "capture", "give_whole_results", "trace"]
 
-#: (kind, graph, example inputs, number of leading arguments that are parameters or buffers) -> boxed callable
-Compiler = Callable[[str, Any, Any, int], Callable[..., Any]]
+#: (kind, graph, example inputs, number of leading arguments that are parameters or buffers) -> the compiled graph
+Compiler = Callable[[str, Any, Any, int], Call]
 
 
 class CaptureError(RuntimeError):
@@ -65,13 +68,13 @@ def capture(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | 
     """
     found: list[Imported] = []
 
-    def keep(kind: str, gm: Any, inputs: Any, weights: int) -> Callable[..., Any]:
+    def keep(kind: str, gm: Any, inputs: Any, weights: int) -> Call:
         from functorch.compile import make_boxed_func
 
         with _disable_current_modes():
             give_whole_results(gm)
             found.append(import_graph(gm, frozenset(range(weights))))
-        return cast(Callable[..., Any], make_boxed_func(gm.forward))
+        return Call(make_boxed_func(gm.forward))
 
     args, kwargs = tuple(args), dict(kwargs or {})
     with torch.no_grad():
@@ -130,14 +133,27 @@ def trace(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], comp
         weights = [where[name] for where, name in places]
         symbolic = SymbolicInputs(weights, [x for x in leaves if isinstance(x, torch.Tensor)], sizes or {})
 
-        def compiling(kind: str) -> Callable[[Any, Any], Any]:
-            return lambda gm, inputs: compiler(kind, gm, inputs, len(names))
+        values, graphs = symbolic.take(), list[Any]()
 
-        run = cast(Any, aot_module_simplified)(
-            flat, symbolic.take(), fw_compiler=compiling("forward"), bw_compiler=compiling("backward"),
-            inference_compiler=compiling("inference"), decompositions=decompositions(),
-            keep_inference_input_mutations=True,
-        )  # fmt: skip
+        def compiling(kind: str) -> Callable[[Any, Any], Any]:
+            def compile_one(gm: Any, inputs: Any) -> Any:
+                bare = kind == "inference" and wrappers_do_nothing(gm, inputs)
+                call = compiler(kind, gm, inputs, len(names))
+                graphs.append(call.direct if bare else None)
+                return call.boxed
+
+            return compile_one
+
+        # a context, in which AOTAutograd says what it knows of the graph
+        context = torch._guards.TracingContext(detect_fake_mode(values) or FakeTensorMode())
+        with torch._guards.tracing(context):
+            run = cast(Any, aot_module_simplified)(
+                flat, values, fw_compiler=compiling("forward"), bw_compiler=compiling("backward"),
+                inference_compiler=compiling("inference"), decompositions=decompositions(),
+                keep_inference_input_mutations=True,
+            )  # fmt: skip
+        if len(graphs) == 1 and graphs[0] is not None:
+            run = graphs[0]
     flat.hidden.clear()  # traced; it would keep parameters alive that are replaced
     return Traced(run, names, places, flat.out_spec, symbolic.fit)
 

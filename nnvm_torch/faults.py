@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import fx
 
 from nnvm import config
@@ -13,7 +14,7 @@ from nnvm.tir.numeric import KernelError
 from nnvm_torch.verifying import VerifyError
 from nnvm_torch.weights import WeightsOfAnotherKind
 
-__all__ = ["guarded", "runtime_faults", "text_of", "warn_of_fault", "warn_once"]
+__all__ = ["Guard", "guarded", "runtime_faults", "text_of", "warn_of_fault", "warn_once"]
 
 Compiled = Callable[[list[Any]], Any]
 
@@ -40,25 +41,44 @@ def text_of(e: Exception) -> str:
     return f"{type(e).__name__}: {e}"[:500]
 
 
-def guarded(run: Compiled, gm: fx.GraphModule) -> Compiled:
-    """`run`; where it fails `gm` runs in ATen, now and from then on. What ATen refuses too is the caller's error.
+class Guard:
+    """Of a compiled graph: if it fails, `gm` runs in ATen, now and from then on. What ATen refuses too is the caller's
+    error.
 
     The graph has no effects before its last step, so that it can run again.
+
+    Attributes:
+        broken: has it failed?
     """
-    chosen = [run]
+
+    def __init__(self, gm: fx.GraphModule) -> None:
+        self.gm, self.broken = gm, False
+
+    def in_aten(self, args: Sequence[Any]) -> Any:
+        """The graph's results by ATen: it says itself what is cast, and gradients are the business of others."""
+        with torch.no_grad(), torch._C._DisableAutocast():
+            return self.gm.forward(*args)
+
+    def after(self, error: Exception, args: Sequence[Any]) -> Any:
+        """The results of a call that failed with `error`, or the error that the caller is to see."""
+        if isinstance(error, _PASSED_ON) or config.debug_level() or not args or self.broken:
+            raise error
+        results = self.in_aten(args)
+        self.broken = True
+        runtime_faults.append(text_of(error))
+        warn_of_fault("nnvm could not run a graph that it compiled, which runs in ATen from now on", text_of(error))
+        return results
+
+
+def guarded(run: Compiled, guard: Guard) -> Compiled:
+    """`run` with `guard`."""
 
     def call(args: list[Any]) -> Any:
+        if guard.broken:
+            return guard.in_aten(args)
         try:
-            return chosen[0](args)
-        except _PASSED_ON:
-            raise
+            return run(args)
         except Exception as e:
-            if config.debug_level() or not args or chosen[0] is not run:
-                raise
-            results = gm.forward(*args)
-            chosen[0] = lambda args: gm.forward(*args)
-            runtime_faults.append(text_of(e))
-            warn_of_fault("nnvm could not run a graph that it compiled, which runs in ATen from now on", text_of(e))
-            return results
+            return guard.after(e, args)
 
     return call

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from nnvm_torch.backend import compile_fx, compile_lock
+from nnvm_torch.backend import Call, compile_call, compile_lock
 from nnvm_torch.capture import CaptureError, Traced, trace
 from nnvm_torch.dynamic import Bucket, DynamicAxes, Placed
 from nnvm_torch.options import Options
@@ -267,8 +267,8 @@ def _check_inputs(module: nn.Module, leaves: Sequence[Any]) -> None:
 def _compile_shape(owner: CompiledModule, args: Any, kwargs: Any, sizes: Placed) -> _Shape:
     options, number = owner._nnvm_options, number_of(owner)
 
-    def compile_one(kind: str, gm: Any, inputs: Any, weights: int) -> Callable[..., Any]:
+    def compile_one(kind: str, gm: Any, inputs: Any, weights: int) -> Call:
         static = frozenset(range(weights)) if kind == "inference" else frozenset[int]()
-        return compile_fx(gm, kind, options, number, static)
+        return compile_call(gm, kind, options, number, static)
 
     return _Shape(trace(owner._nnvm_module, args, kwargs, compile_one, sizes), owner._nnvm_module, options.freeze)

@@ -10,7 +10,7 @@ import torch
 from nnvm.compiler.build import CompiledGraph
 from nnvm.dim import Dim, evaluate
 from nnvm.runtime import openmp
-from nnvm.runtime.executor import Executor, Plan
+from nnvm.runtime.executor import Executor, KernelStep, Plan
 from nnvm_torch import cuda_graphs
 from nnvm_torch.cuda_graphs import CudaGraphs
 from nnvm_torch.imported import FromGraph, Imported, Plain, Result, View
@@ -41,6 +41,7 @@ class Runner:
         self.writes = [(position, _taker(r)) for position, r in imported.writes]
         self.weights: Weights | None = None
         self.executor: Executor | None = None
+        self.function: Callable[[Sequence[Any]], list[Any]] | None = None  # `Executor.function`, where nothing is bound
         self.graphs: CudaGraphs | None = None
         #: why there are none, on a device that has them
         self.why_not_captured = ""
@@ -52,7 +53,6 @@ class Runner:
         self.keep = len(imported.results)
         self.run = self._run if imported.device.type == "cpu" else self._run_on_gpu
         self.args: list[int] = []  # positions of the arguments that the executor takes at each call
-        self.param_args: list[int] = []
         self.fixes: list[tuple[int, tuple[Dim, ...] | None]] = []
         if compiled is not None:
             self._prepare_run(imported, compiled)
@@ -68,8 +68,9 @@ class Runner:
             raise RuntimeError(f"the compiled graph takes {[v.name for v in inputs]}, not {names}")
         position = dict(zip(names, imported.positions))
         params = [v.name for v in inputs if v.attrs["kind"] == "param"]
-        self.param_args = [position[n] for n in params]
         self.args = [position[v.name] for v in inputs if v.attrs["kind"] != "param"]
+        is_plain = imported.device.type == "cpu" and all(p >= 0 for p in self.args)
+        given = self.args if is_plain else None
         memory = TorchMemory(imported.device)
         constants = _constants(compiled.plan, imported.device)
 
@@ -79,13 +80,29 @@ class Runner:
         if params:
             prepare = compiled.prepare.plan if compiled.prepare is not None else None
             kept = _constants(prepare, imported.device) if prepare is not None else []
-            self.weights = Weights(make, params, graph, prepare, kept, self.keep_original, memory, self.freeze)
+            places = [p if p >= 0 else imported.constants[-1 - p] for p in (position[n] for n in params)]
+            self.weights = Weights(make, params, places, given, graph, prepare, kept, self.keep_original, memory,
+                                   self.freeze)  # fmt: skip
         else:
             self.executor = make()
+            self.function = self.executor.function(given) if given is not None else None
         self.symbols = tuple(compiled.plan.symbols.items())
         self.symbol_args = {name: (imported.positions[i], axis) for name, (i, axis) in self.symbols if i >= 0}
         self.fixes = _fixes(imported, compiled)
         self.direct = self.direct and not self.fixes
+
+    @property
+    def is_pure(self) -> bool:
+        """Does a call do no more than native code on the arguments, which gives new tensors? It depends on no state of
+        PyTorch then, and changes none."""
+        if self.compiled is None or not self.direct or self.imported.device.type != "cpu":
+            return False
+        whole = len(self.compiled.graph.outputs) == self.keep
+        return whole and all(isinstance(s, KernelStep) for s in self.compiled.plan.steps)
+
+    def outputs(self, args: Sequence[Any]) -> Sequence[Any]:
+        """The graph's outputs, which are the results where the runner `is_pure`."""
+        return self.run(args, {name: int(args[position]) for name, position in self.sizes})
 
     def __call__(self, args: list[Any]) -> Any:
         env = {name: int(args[position]) for name, position in self.sizes}
@@ -104,11 +121,13 @@ class Runner:
         return results
 
     def _run(self, args: Sequence[Any], env: dict[str, int]) -> Sequence[Any]:
-        executor = self.executor
         constants = self.imported.constants
+        executor, function = self.executor, self.function
         if self.weights is not None:
-            params = [args[p] if p >= 0 else constants[-1 - p] for p in self.param_args]
-            executor = self.weights.state(params).executor
+            state = self.weights.state(args)
+            executor, function = state.executor, state.run
+        if function is not None:
+            return function(args)
         assert executor is not None
         inputs = [args[p] if p >= 0 else constants[-1 - p] for p in self.args]
         if not self.symbols:

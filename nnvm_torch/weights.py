@@ -1,17 +1,16 @@
 """Prepared weights: what a compiled graph computes from its parameters, once for each version of them.
 
-At each call the parameters are compared with what was prepared: the same tensors, at the same addresses, with the same
-version counters, and a few of their elements unchanged (a write through ``p.data`` moves no counter). Only what depends
-on a parameter that changed is prepared again. Prepared tensors are shared between the compilations of one module.
+At each call the parameters are compared with what was prepared (`nnvm_torch.watch`): the same tensors, at the same
+addresses, with the same version counters, and a few of their elements unchanged. Only what depends on a parameter that
+changed is prepared again. Prepared tensors are shared between the compilations of one module.
 """
 
 from __future__ import annotations
 
-import ctypes
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,89 +20,19 @@ from nnvm.graph import Graph, NodeEntry, topological
 from nnvm.graph.structural import structural_key
 from nnvm.runtime.executor import Executor, Plan
 from nnvm.runtime.fork_lock import fork_safe
-from nnvm.runtime.loaded_code import load_ir
 from nnvm_torch.mapped_weights import move_to_file
 from nnvm_torch.tensors import TorchMemory, span, torch_dtype
+from nnvm_torch.watch import Counter, Probe, Same, never, version_of, watch, watch_identity
 
 __all__ = ["Prepared", "Weights", "WeightsOfAnotherKind", "drop_prepared", "look_again", "looks", "prepared_bytes",
            "refresh_all"]  # fmt: skip
 
 #: Sets of parameters (one for each module that runs the same graph) that a compiled graph keeps prepared.
 MAX_STATES = 256
-#: Elements of a parameter that are compared at each call.
-SAMPLES = 4
-
-_PROBE_IR = """
-define i32 @nnvm_probe(ptr %addresses, ptr %wanted, i64 %count) {
-entry:
-  br label %loop
-loop:
-  %i = phi i64 [0, %entry], [%next, %same]
-  %more = icmp slt i64 %i, %count
-  br i1 %more, label %body, label %equal
-body:
-  %at = getelementptr i64, ptr %addresses, i64 %i
-  %address = load i64, ptr %at
-  %place = inttoptr i64 %address to ptr
-  %now = load i32, ptr %place, align 1
-  %before_at = getelementptr i32, ptr %wanted, i64 %i
-  %before = load i32, ptr %before_at
-  %next = add i64 %i, 1
-  %changed = icmp ne i32 %now, %before
-  br i1 %changed, label %different, label %same
-same:
-  br label %loop
-different:
-  ret i32 1
-equal:
-  ret i32 0
-}
-"""
 
 
 class WeightsOfAnotherKind(RuntimeError):
     """Parameters have another dtype or shape than those that the graph was compiled for."""
-
-
-class Probe:
-    """Has any of a few elements of some tensors changed since this was made? One native call tells."""
-
-    _function: Callable[[Any, Any, int], int] | None = None
-    _code: Any = None
-
-    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
-        addresses = [a for t in tensors for a in _sampled(t)]
-        self.count = len(addresses)
-        self.addresses = (ctypes.c_int64 * max(1, self.count))(*addresses)
-        self.wanted = (ctypes.c_int32 * max(1, self.count))()
-        for i, a in enumerate(addresses):
-            self.wanted[i] = ctypes.c_int32.from_address(a).value
-        if Probe._function is None:
-            Probe._code = load_ir(_PROBE_IR, ["nnvm_probe"])
-            kind = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-            Probe._function = kind(Probe._code["nnvm_probe"])
-
-    def changed(self) -> bool:
-        assert Probe._function is not None
-        return bool(Probe._function(self.addresses, self.wanted, self.count))
-
-
-def _sampled(t: torch.Tensor) -> list[int]:
-    """Addresses of four bytes each: the first and the last element, and the greatest of those looked at."""
-    size = t.element_size()
-    if t.numel() * size < 4 or not t.is_contiguous() or t.device.type != "cpu":
-        return []
-    n = t.numel()
-    step = max(1, n // 1024)
-    positions = {0, n - 1}
-    looked = t.detach().reshape(-1)[::step]
-    if looked.dtype.is_floating_point:
-        looked = looked.float().abs()
-    if looked.dtype != torch.bool:
-        top = looked.topk(min(SAMPLES - 2, looked.numel())).indices
-        positions.update(int(i) * step for i in top.tolist())
-    first, last = t.data_ptr(), t.data_ptr() + n * size - 4
-    return sorted({min(first + p * size, last) for p in positions})
 
 
 @dataclass(frozen=True)
@@ -115,7 +44,7 @@ class Stamp:
 
     @staticmethod
     def of(t: torch.Tensor) -> Stamp:
-        return Stamp(t.data_ptr(), -1 if t.is_inference() else t._version)
+        return Stamp(t.data_ptr(), version_of(t))
 
 
 @dataclass(eq=False)
@@ -144,29 +73,27 @@ def prepared_bytes() -> int:
         return sum(p.tensor.untyped_storage().nbytes() for p in list(_shared.values()))
 
 
-_epoch = 0
-_looks = 0
+_epoch = Counter()
+_looks = Counter()
 
 
 def refresh_all() -> None:
     """Makes every compiled graph prepare its weights anew at its next call."""
-    global _epoch
     with _lock:
-        _epoch += 1
+        _epoch.increase()
         _shared.clear()
     look_again()
 
 
 def look_again() -> None:
     """Makes the next call of whatever was compiled with `freeze` look at its weights."""
-    global _looks
     with _lock:
-        _looks += 1
+        _looks.increase()
 
 
 def looks() -> int:
     """How often `look_again` was called."""
-    return _looks
+    return _looks.value
 
 
 def drop_prepared() -> None:
@@ -175,26 +102,15 @@ def drop_prepared() -> None:
         _shared.clear()
 
 
-@dataclass(frozen=True)
-class Seen:
-    """Parameters as they were at one time."""
-
-    versions: list[int] | None
-    pointers: list[int]
-    probe: Probe
-    epoch: int
-
-    @staticmethod
-    def of(params: Sequence[torch.Tensor]) -> Seen:
-        tracked = not any(p.is_inference() for p in params)
-        versions = [p._version for p in params] if tracked else None
-        return Seen(versions, [p.data_ptr() for p in params], Probe(params), _epoch)
-
-
 class State:
     """The prepared form of one set of parameters, and the executor bound to it.
 
     The parameters are known by identity and not kept alive: `forget` is called when one of them dies.
+
+    Attributes:
+        current: of a call's arguments: are the parameters those of this state, as they were when it was prepared?
+        same: the question that calls ask: `current`, or less than that of frozen parameters.
+        run: `Executor.function` of the executor; None where it has none.
     """
 
     def __init__(self, executor: Executor, params: Sequence[torch.Tensor], forget: Callable[[State], None]) -> None:
@@ -202,23 +118,18 @@ class State:
         self.ids = list(map(id, params))
         self.alive = True
         self.prepared: list[Prepared] = []
-        self.seen: Seen | None = None
+        self.current: Same = never
+        self.same: Same = never
+        self.run: Callable[[Sequence[Any]], list[Any]] | None = None
         me = weakref.ref(self)
 
         def died(_: object) -> None:
             if (state := me()) is not None:
                 state.alive = False
+                state.current = state.same = never
                 forget(state)
 
         self.sources = [weakref.ref(p, died) for p in params]
-
-    def is_current(self, params: Sequence[torch.Tensor]) -> bool:
-        """Are `params`, which are those of this state, as they were when it was prepared?"""
-        seen = self.seen
-        if seen is None or (seen.versions is not None and [p._version for p in params] != seen.versions):
-            return False
-        same = seen.epoch == _epoch and [p.data_ptr() for p in params] == seen.pointers
-        return same and not seen.probe.changed()
 
 
 class Weights:
@@ -226,7 +137,9 @@ class Weights:
 
     Args:
         make: gives a new Executor of the main graph.
-        names: of the parameters, in the order in which calls give them.
+        names: of the parameters.
+        places: of each parameter, its position among a call's arguments, or the tensor itself.
+        given: of the other inputs; None where some are no arguments.
         main: the main graph; its inputs of kind ``prepared`` are the outputs of `prepare` in order.
         prepare: the plan that computes them, and its constants.
         keep_original: False: parameters that only `prepare` reads move to a mapped file.
@@ -234,13 +147,16 @@ class Weights:
         memory: where `prepare` works.
     """
 
-    def __init__(self, make: Callable[[], Executor], names: Sequence[str], main: Graph, prepare: Plan | None,
-                 constants: Sequence[Any], keep_original: bool = True, memory: TorchMemory | None = None,
-                 freeze: bool = False) -> None:  # fmt: skip
-        self.freeze, self.looked = freeze, -1
+    def __init__(
+        self, make: Callable[[], Executor], names: Sequence[str], places: Sequence[int | torch.Tensor],
+        given: Sequence[int] | None, main: Graph, prepare: Plan | None, constants: Sequence[Any],
+        keep_original: bool = True, memory: TorchMemory | None = None, freeze: bool = False,
+    ) -> None:  # fmt: skip
+        self.freeze, self.given = freeze, given
         self.memory = memory if memory is not None else TorchMemory()
         self.make = make
-        self.names = list(names)
+        self.names, self.places = list(names), list(places)
+        self.positions = [p if isinstance(p, int) else -1 for p in places]
         self.position = {v.name: i for i, v in enumerate(main.inputs)}
         self.prepared_at = [i for i, v in enumerate(main.inputs) if v.attrs["kind"] == "prepared"]
         self.prepare, self.constants = prepare, constants
@@ -264,16 +180,14 @@ class Weights:
         index = {name: i for i, name in enumerate(self.names)}
         return structural_key(Graph((entry,), tuple(read))), tuple(index[v.name] for v in read if v.name in depends)
 
-    def state(self, params: list[torch.Tensor]) -> State:
-        """The executor for these parameters, prepared from what they are now."""
-        state, looks = self.latest, _looks
-        known = state is not None and state.alive and list(map(id, params)) == state.ids
-        if state is None or not known or not ((self.freeze and self.looked == looks) or state.is_current(params)):
-            state = self._updated(params)
-        self.looked = looks
-        return state
+    def state(self, args: Sequence[Any]) -> State:
+        """The state of the parameters among a call's arguments, prepared from what they are now."""
+        state = self.latest
+        return state if state is not None and state.same(*args) else self.updated(args)
 
-    def _updated(self, params: list[torch.Tensor]) -> State:
+    def updated(self, args: Sequence[Any]) -> State:
+        """`state`, where the latest one does not hold."""
+        params: list[torch.Tensor] = [args[p] if isinstance(p, int) else p for p in self.places]
         with self.lock:
             key = tuple(map(id, params))
             state = self.states.get(key)
@@ -283,14 +197,18 @@ class Weights:
                 self.states[key] = state
                 while len(self.states) > MAX_STATES:
                     self.states.popitem(last=False)
-            if not state.is_current(params):
+            looked = _looks.value
+            if not state.current(*args):
                 self._check(params)
-                seen = Seen.of(params)
+                epoch = _epoch.value
+                current = watch(params, self.positions, _epoch, epoch)
                 self._prepare(state, params)
                 if self.movable and move_to_file([params[i] for i in self.movable]):
                     self._moved(state, params)
-                    seen = Seen.of(params)
-                state.seen = seen  # last: from here on other threads take the state for current
+                    current = watch(params, self.positions, _epoch, epoch)
+                state.current = current  # last: from here on other threads take the state for current
+            frozen = self.freeze and state.alive
+            state.same = watch_identity(params, self.positions, _looks, looked) if frozen else state.current
             self.latest = state
             return state
 
@@ -307,7 +225,11 @@ class Weights:
         for prepared, (_, used) in zip(state.prepared, self.parts):
             sources = [params[u] for u in used]
             prepared.stamps, prepared.probe = tuple(map(Stamp.of, sources)), Probe(sources)
-        state.executor.bind(self._own(params))
+        self._bind(state, self._own(params))
+
+    def _bind(self, state: State, values: Mapping[int, torch.Tensor]) -> None:
+        state.executor.bind(values)
+        state.run = state.executor.function(self.given) if self.given is not None else None
 
     def _own(self, params: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
         """What native code reads of the parameters themselves. Nobody looks whether frozen ones still have their
@@ -326,7 +248,7 @@ class Weights:
         state.prepared = [p or made[i] for i, p in parts.items()]
         for position, prepared in zip(self.prepared_at, state.prepared):
             values[position] = prepared.tensor
-        state.executor.bind(values)
+        self._bind(state, values)
 
     def _found(self, i: int, params: Sequence[torch.Tensor]) -> Prepared | None:
         key, used = self.parts[i]

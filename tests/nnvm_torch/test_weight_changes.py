@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import nnvm_torch
-from nnvm_torch import mapped_weights, weights
+from nnvm_torch import mapped_weights, watch, weights
 
 close = torch.testing.assert_close
 
@@ -145,7 +145,7 @@ def test_refresh_after_a_write_that_nothing_shows(how: str, of_all: bool) -> Non
     compiled, x = COMPILERS[how](m), torch.randn(4, 64)
     compiled(x)
     for t in (m[0].weight, m[1].running_mean):
-        looked_at = {a - t.data_ptr() for a in weights._sampled(t)}
+        looked_at = {a - t.data_ptr() for a in watch.sampled(t)}
         unseen = next(i for i in range(9, t.numel() - 1) if 4 * i not in looked_at)
         t.numpy().reshape(-1)[unseen] = -3.5
         nnvm_torch.refresh() if of_all else nnvm_torch.refresh(m)
@@ -159,7 +159,7 @@ def test_refresh_of_parameters_without_versions() -> None:
         m = nn.Linear(64, 64).eval()
         compiled, x = nnvm_torch.compile(m), torch.randn(4, 64)
         close(compiled(x), m(x))
-        looked_at = {a - m.weight.data_ptr() for a in weights._sampled(m.weight)}
+        looked_at = {a - m.weight.data_ptr() for a in watch.sampled(m.weight)}
         unseen = next(i for i in range(1, 4095) if 4 * i not in looked_at)
         m.weight.view(-1)[unseen] = -3.5
         nnvm_torch.refresh(m)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import nnvm_torch
-from nnvm_torch import weights
+from nnvm_torch import watch, weights
 
 
 def _model() -> nn.Sequential:
@@ -143,7 +143,7 @@ def test_a_probe_sees_a_changed_element() -> None:
     t = torch.zeros(1000)
     t[500] = 1.0
     others = [torch.ones(3, dtype=torch.float16), torch.ones(())]
-    probe = weights.Probe([t, *others])
+    probe = watch.Probe([t, *others])
     assert not probe.changed()
     t.data.mul_(2)
     assert probe.changed()

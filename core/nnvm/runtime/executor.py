@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from ctypes import c_int64
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from nnvm.dim import Dim, substitute
 from nnvm.dim_values import DimValues
@@ -21,6 +21,7 @@ from nnvm.graph.graph import Graph
 from nnvm.graph.node import Node, NodeEntry
 from nnvm.graph.passes.plan_memory import MemoryPlan, Place
 from nnvm.runtime import openmp
+from nnvm.runtime.call_function import call_function
 from nnvm.runtime.defined_kernel import DefinedKernel, DefinedSegment
 from nnvm.runtime.device import DeviceCall, runtime_of
 from nnvm.runtime.instances import Arena, ArenaPool, Instances
@@ -110,24 +111,49 @@ class Plan:
             yield from strides or ()
 
 
+#: Of the tensors given: the outputs.
+Function = Callable[[Sequence[Any]], list[Any]]
+#: Kinds of the places that are inputs of the graph.
+_GIVEN = ("input", "param", "prepared")
 #: The values of a plan's sizes and offsets.
 Value = Callable[[Dim], int]
 
 
 @dataclass
 class _Instance:
-    """A plan with every size known."""
+    """A plan with every size known.
+
+    Attributes:
+        segments: a Program, LaunchProgram, DefinedSegment or _Host each.
+        outputs: (base, what makes a new tensor) of each output.
+        elsewhere: outputs that no step writes: (position, where they are, copy or not).
+        single: the program, where one native call is all there is to do.
+        function: of the tensors given, which makes that call, and what it was made for.
+    """
 
     env: Mapping[str, int]
-    segments: list[Any]  # Program, DefinedSegment or _Host
+    segments: list[Any]
     arenas: ArenaPool
-    outputs: list[tuple[tuple[int, ...], DType, tuple[int, ...] | None]]
-    elsewhere: list[tuple[int, _View, bool]]  # outputs that no step writes: (position, where they are, copy or not)
+    outputs: list[tuple[int, Callable[[], Any]]]
+    elsewhere: list[tuple[int, _View, bool]]
+    single: Program | None
+    function: tuple[_Bound, Function] | None = None
 
-    @property
-    def simple(self) -> bool:
-        """Whether one native call is all there is to do."""
-        return len(self.segments) == 1 and not isinstance(self.segments[0], _Host) and not self.elsewhere
+
+class _Bound(NamedTuple):
+    """What stays from call to call, in one: a call sees one state of it.
+
+    Attributes:
+        fixed: tensors by base.
+        table: addresses, those of `fixed` filled in.
+        free: positions of the graph inputs that a call gives.
+        read: (position among the tensors given, base) of those whose address native code reads.
+    """
+
+    fixed: Mapping[int, Any]
+    table: Any
+    free: tuple[int, ...]
+    read: tuple[tuple[int, int], ...]
 
 
 @dataclass
@@ -156,6 +182,7 @@ class Executor:
         self.memory = memory
         self._lock = threading.Lock()
         self._instances: Instances[_Instance] = Instances()
+        self._only: _Instance | None = None  # of a plan without symbolic sizes
         self._free_arenas: list[Arena] = []
         graph = plan.graph
         self._first_output = 1 + len(graph.inputs)
@@ -169,11 +196,11 @@ class Executor:
         # bases of tensors that native code never reads: they are on another device
         self._elsewhere = {1 + i for i, v in enumerate(graph.inputs) if device_of(v) != CPU}
         self._elsewhere |= {self._base_of[e] for e in plan.constants if e.type.device != CPU}
-        # tensors that stay: constants, and what `bind` was given; replaced as a whole, so that a call sees one state
-        fixed: dict[int, Any] = {self._first_constant + i: self._on_device(e, c)
-                                 for i, (e, c) in enumerate(zip(plan.constants, constants, strict=True))}  # fmt: skip
-        self._fixed = (fixed, self._template(fixed))
-        self._free_inputs = tuple(range(len(graph.inputs)))
+        places = (plan.located[e][0] for s in plan.steps if isinstance(s, KernelStep) for e in s.buffers)
+        self._read = {1 + p.index for p in places if p.kind in _GIVEN} - self._elsewhere
+        # constants, and what `bind` was given
+        here = [self._on_device(e, c) for e, c in zip(plan.constants, constants, strict=True)]
+        self._bound = self._bound_to({self._first_constant + i: c for i, c in enumerate(here)})
 
     def _on_device(self, entry: NodeEntry, tensor: Any) -> Any:
         """A constant of the host where it is read."""
@@ -181,25 +208,25 @@ class Executor:
         shape = entry.node.attrs["value"].shape
         return tensor if t.device == CPU else runtime_of(t.device).receive(self.memory, tensor, shape, t.dtype)
 
-    def _template(self, fixed: Mapping[int, Any]) -> Any:
-        bases = (c_int64 * self._num_bases)()
+    def _bound_to(self, fixed: Mapping[int, Any]) -> _Bound:
+        kind = c_int64 * self._num_bases
+        bases = kind()
         for base, tensor in fixed.items():
             if base not in self._elsewhere:
                 bases[base] = self.memory.pointer(tensor)
-        return bases
+        free = tuple(i for i in range(len(self.plan.graph.inputs)) if 1 + i not in fixed)
+        read = tuple((i, 1 + position) for i, position in enumerate(free) if 1 + position in self._read)
+        return _Bound(fixed, bases, free, read)
 
     def bind(self, values: Mapping[int, Any]) -> None:
         """Gives graph inputs (by position) their tensors once for all calls to come; they must be contiguous."""
         with self._lock:
-            fixed = {**self._fixed[0], **{1 + i: t for i, t in values.items()}}
-            self._fixed = (fixed, self._template(fixed))
-            bound = {b - 1 for b in fixed if b < self._first_output}
-            self._free_inputs = tuple(i for i in range(len(self.plan.graph.inputs)) if i not in bound)
+            self._bound = self._bound_to({**self._bound.fixed, **{1 + i: t for i, t in values.items()}})
 
     @property
     def binding(self) -> object:
         """Another object after each `bind`: while it is the same, what is bound lies at the same addresses."""
-        return self._fixed
+        return self._bound
 
     def raise_failures(self) -> None:
         """Raises what a check of an earlier call found, where a GPU tells it only after the call."""
@@ -210,7 +237,7 @@ class Executor:
 
     def bound(self) -> Mapping[int, Any]:
         """The tensors that `bind` was given, by position."""
-        return {b - 1: t for b, t in self._fixed[0].items() if b < self._first_output}
+        return {b - 1: t for b, t in self._bound.fixed.items() if b < self._first_output}
 
     def run(self, inputs: Sequence[Any], env: Mapping[str, int] | None = None) -> list[Any]:
         """The graph's outputs, fresh tensors.
@@ -220,29 +247,48 @@ class Executor:
                 have been checked against the graph's: native code relies on them.
             env: values of the symbolic sizes; by default read from the shapes of `inputs`.
         """
-        return self._run(self._instance(inputs, env), inputs)
+        instance = self._only or self._instance(inputs, env)
+        if instance.single is None:
+            return self._run(instance, inputs)
+        made = instance.function
+        return (made[1] if made is not None and made[0] is self._bound else self._made(instance))(inputs)
+
+    def function(self, positions: Sequence[int]) -> Function | None:
+        """A function of a call's arguments, at `positions` of which are the tensors for the graph inputs that are not
+        bound: does as `run` with what is bound now. None where sizes are symbolic, or one native call is not all."""
+        if self._names or (instance := self._instance((), None)).single is None:
+            return None
+        return self._function(instance, self._bound, positions)
+
+    def _function(self, instance: _Instance, bound: _Bound, positions: Sequence[int]) -> Function:
+        assert instance.single is not None
+        read = [(positions[i], base) for i, base in bound.read]
+        return call_function(instance.single, bound.table, read, instance.outputs, instance.arenas, self.memory,
+                             bound.fixed)  # fmt: skip
+
+    def _made(self, instance: _Instance) -> Function:
+        """The function of an instance for what is bound."""
+        bound = self._bound
+        function = self._function(instance, bound, range(len(bound.free)))
+        instance.function = bound, function
+        return function
 
     def _run(self, instance: _Instance, inputs: Sequence[Any]) -> list[Any]:
-        fixed, template = self._fixed
-        bases = (c_int64 * self._num_bases).from_buffer_copy(template)
-        pointer = self.memory.pointer
-        for position, tensor in zip(self._free_inputs, inputs):
-            if not self._elsewhere or 1 + position not in self._elsewhere:
-                bases[1 + position] = pointer(tensor)
+        """Segment by segment."""
+        bound, address = self._bound, self.memory.address
+        bases = type(bound.table).from_buffer_copy(bound.table)
+        for i, base in bound.read:
+            bases[base] = address(inputs[i])
+        outputs: list[Any] = []
+        for base, make in instance.outputs:
+            out = make()
+            outputs.append(out)
+            bases[base] = address(out)
         threads = openmp.max_threads()
         arena = instance.arenas.take(threads)
         bases[0] = arena.address
-        empty = self.memory.empty
-        outputs: list[Any] = []
-        for i, (shape, dtype, strides) in enumerate(instance.outputs):
-            out = empty(shape, dtype, strides)
-            outputs.append(out)
-            bases[self._first_output + i] = pointer(out)
         try:
-            if instance.simple:
-                instance.segments[0].run(bases, arena.workspace, threads)
-            else:
-                self._run_mixed(instance, bases, arena, threads, inputs, fixed, outputs)
+            self._run_segments(instance, bases, arena, threads, inputs, bound, outputs)
         finally:
             instance.arenas.give(arena)
         return outputs
@@ -270,15 +316,16 @@ class Executor:
     def release(self) -> None:
         """Frees arenas and instances that are not in use."""
         self._instances.clear()
+        self._only = None
         self._free_arenas.clear()
 
-    def _run_mixed(
+    def _run_segments(
         self, instance: _Instance, bases: Any, arena: Arena, threads: int, inputs: Sequence[Any],
-        fixed: Mapping[int, Any], outputs: list[Any],
+        bound: _Bound, outputs: list[Any],
     ) -> None:  # fmt: skip
         """The segments in order, with host nodes between them on views of the call's memory."""
         memory = self.memory
-        tensors: dict[int, Any] = {**fixed, **{1 + p: t for p, t in zip(self._free_inputs, inputs)}}
+        tensors: dict[int, Any] = {**bound.fixed, **{1 + p: t for p, t in zip(bound.free, inputs)}}
         tensors.update((self._first_output + i, t) for i, t in enumerate(outputs))
 
         def view(v: _View) -> Any:
@@ -307,10 +354,13 @@ class Executor:
         elif env is not None:
             key = tuple(env[n] for n in self._names)
         else:
-            position_of = {p: i for i, p in enumerate(self._free_inputs)}
+            position_of = {p: i for i, p in enumerate(self._bound.free)}
             sources = (self.plan.symbols[n] for n in self._names)
             key = tuple(int(inputs[position_of[p]].shape[axis]) for p, axis in sources)
-        return self._instances.get(key, lambda: self._instantiate(dict(zip(self._names, key))))
+        instance = self._instances.get(key, lambda: self._instantiate(dict(zip(self._names, key))))
+        if not self._names:
+            self._only = instance
+        return instance
 
     def _instantiate(self, env: dict[str, int]) -> _Instance:
         plan, graph = self.plan, self.plan.graph
@@ -337,20 +387,23 @@ class Executor:
         flush()
         workspace = max(map(value, plan.workspaces), default=0)
         strides = graph.attrs.get("output_strides") or (None,) * len(graph.outputs)
-        outputs: list[tuple[tuple[int, ...], DType, tuple[int, ...] | None]] = []
+        outputs: list[tuple[int, Callable[[], Any]]] = []
         elsewhere: list[tuple[int, _View, bool]] = []
+        make = self.memory.maker
         for i, (entry, stride) in enumerate(zip(graph.outputs, strides)):
             where = self._view(entry, value)
             copied = i in plan.memory.copies
             if copied or where.base != self._first_output + i:
                 elsewhere.append((i, where, copied))
             if not copied and where.base != self._first_output + i:
-                outputs.append(((0,), U8, None))  # takes no memory: the tensor is another one's
+                outputs.append((self._first_output + i, make((0,), U8, None)))  # the tensor is another one's
             else:
                 wanted = tuple(map(value, stride)) if stride is not None else None
-                outputs.append((where.shape, where.dtype, wanted))
+                outputs.append((self._first_output + i, make(where.shape, where.dtype, wanted)))
         arenas = ArenaPool(self.memory, value(plan.memory.arena_bytes), workspace, self._free_arenas)
-        return _Instance(env, segments, arenas, outputs, elsewhere)
+        single = segments[0] if len(segments) == 1 and not elsewhere else None
+        single = single if isinstance(single, Program) else None
+        return _Instance(env, segments, arenas, outputs, elsewhere, single)
 
     def _host(self, step: HostStep | DeviceStep, env: Mapping[str, int], value: Value) -> _Host:
         outputs = []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from ctypes import addressof, c_char
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -40,8 +42,14 @@ class Memory(Protocol):
 
     keeps_arenas: bool
 
+    def address(self, tensor: Any, /) -> int:
+        """That of the first element of a tensor that native code reads or writes."""
+
+    def maker(self, shape: tuple[int, ...], dtype: DType, strides: tuple[int, ...] | None) -> Callable[[], Any]:
+        """What makes a new uninitialised tensor at each call; `strides` in elements, None for contiguous."""
+
     def empty(self, shape: tuple[int, ...], dtype: DType, strides: tuple[int, ...] | None) -> Any:
-        """A new uninitialised tensor; `strides` in elements, None for contiguous."""
+        """One such tensor."""
 
     def arena(self, nbytes: int) -> Any:
         """New uninitialised bytes."""
@@ -60,7 +68,7 @@ class Memory(Protocol):
         """Copies the elements of `source` into `target` of the same shape, whatever the strides."""
 
     def pointer(self, tensor: Any) -> int:
-        """Address of the first element."""
+        """`address`; 0 of what has none, which native code never touches."""
 
     def flags(self, count: int) -> Any:
         """Where launches on a GPU tell that a check failed: an object whose `address`, the same for host and device, is
@@ -71,13 +79,15 @@ class NumpyMemory:
     """Memory as numpy arrays."""
 
     keeps_arenas = True
+    address = staticmethod(address_of)
+
+    def maker(self, shape: tuple[int, ...], dtype: DType, strides: tuple[int, ...] | None) -> Callable[[], Any]:
+        if strides is None:
+            return partial(np.empty, shape, dtype.numpy)
+        return partial(_strided, shape, np.dtype(dtype.numpy), strides)
 
     def empty(self, shape: tuple[int, ...], dtype: DType, strides: tuple[int, ...] | None) -> Any:
-        if strides is None:
-            return np.empty(shape, dtype.numpy)
-        span = 1 + sum((n - 1) * s for n, s in zip(shape, strides)) if 0 not in shape else 0
-        flat = np.empty(span, dtype.numpy)
-        return np.lib.stride_tricks.as_strided(flat, shape, [s * flat.itemsize for s in strides])
+        return self.maker(shape, dtype, strides)()
 
     def arena(self, nbytes: int) -> Any:
         raw = np.empty(nbytes + ALIGNMENT, np.uint8)
@@ -106,3 +116,9 @@ class NumpyMemory:
 
     def flags(self, count: int) -> Any:
         return None
+
+
+def _strided(shape: tuple[int, ...], dtype: np.dtype[Any], strides: tuple[int, ...]) -> Any:
+    """A new array of these strides, in elements."""
+    span = 1 + sum((n - 1) * s for n, s in zip(shape, strides)) if 0 not in shape else 0
+    return np.lib.stride_tricks.as_strided(np.empty(span, dtype), shape, [s * dtype.itemsize for s in strides])

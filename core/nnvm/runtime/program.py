@@ -1,6 +1,7 @@
 """A sequence of kernel calls run by one native call: no Python between kernels.
 
-The interpreter loop `nnvm_run` is LLVM IR, compiled once a machine (object cache). A program is a flat int64 array::
+The interpreter loop `nnvm_run` is LLVM IR, compiled once a machine (object cache); Python calls it as a function of its
+own (`nnvm.runtime.native_function`), which releases the GIL while it runs. A program is a flat int64 array::
 
     [most buffers of any step]
     then for each step: [kernel address, n_bufs, n_syms, (base index, byte offset) * n_bufs, size * n_syms]
@@ -12,12 +13,13 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Sequence, Sized
+from collections.abc import Callable, Sequence, Sized
 from functools import lru_cache
 from typing import Any, Protocol
 
 from nnvm.kernel_error import failure
 from nnvm.runtime.loaded_code import load_ir
+from nnvm.runtime.native_function import NativeFunction, context_of, python_api
 
 __all__ = ["NativeKernel", "Program"]
 
@@ -95,10 +97,93 @@ define internal i64 @now(ptr %slot) nounwind {{
 }}
 """
 
+#: Both release the GIL while the program runs. `nnvm_program`: context [steps, the program], arguments: addresses of
+#: the bases and of the workspace, threads. `nnvm_call`: context [address of the program, steps, number of bases, number
+#: of addresses to come, the base that each of these is, the bases], arguments: workspace, threads, addresses.
+_CALL = """
+declare ptr @PyByteArray_AsString(ptr)
+declare ptr @PyLong_AsVoidPtr(ptr)
+declare i64 @PyLong_AsLongLong(ptr)
+declare ptr @PyLong_FromLongLong(i64)
+declare ptr @PyEval_SaveThread()
+declare void @PyEval_RestoreThread(ptr)
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+
+define internal ptr @run_released(ptr %program, i64 %steps, ptr %bases, ptr %workspace, i64 %threads) nounwind {
+  %thread = call ptr @PyEval_SaveThread()
+  %code = call i64 @nnvm_run(ptr %program, i64 %steps, ptr %bases, ptr %workspace, i64 %threads)
+  call void @PyEval_RestoreThread(ptr %thread)
+  %result = call ptr @PyLong_FromLongLong(i64 %code)
+  ret ptr %result
+}
+
+define internal ptr @pointer_of(ptr %args, i64 %i) nounwind {
+  %at = getelementptr ptr, ptr %args, i64 %i
+  %object = load ptr, ptr %at, align 8
+  %pointer = call ptr @PyLong_AsVoidPtr(ptr %object)
+  ret ptr %pointer
+}
+
+define internal i64 @number_of(ptr %args, i64 %i) nounwind {
+  %at = getelementptr ptr, ptr %args, i64 %i
+  %object = load ptr, ptr %at, align 8
+  %number = call i64 @PyLong_AsLongLong(ptr %object)
+  ret i64 %number
+}
+
+define ptr @nnvm_program(ptr %self, ptr %args, i64 %count) nounwind {
+  %context = call ptr @PyByteArray_AsString(ptr %self)
+  %steps = load i64, ptr %context, align 8
+  %program = getelementptr i64, ptr %context, i64 1
+  %bases = call ptr @pointer_of(ptr %args, i64 0)
+  %workspace = call ptr @pointer_of(ptr %args, i64 1)
+  %threads = call i64 @number_of(ptr %args, i64 2)
+  %result = call ptr @run_released(ptr %program, i64 %steps, ptr %bases, ptr %workspace, i64 %threads)
+  ret ptr %result
+}
+
+define ptr @nnvm_call(ptr %self, ptr %args, i64 %count) nounwind {
+entry:
+  %context = call ptr @PyByteArray_AsString(ptr %self)
+  %program = load ptr, ptr %context, align 8
+  %steps.at = getelementptr i64, ptr %context, i64 1
+  %steps = load i64, ptr %steps.at, align 8
+  %size.at = getelementptr i64, ptr %context, i64 2
+  %size = load i64, ptr %size.at, align 8
+  %given.at = getelementptr i64, ptr %context, i64 3
+  %given = load i64, ptr %given.at, align 8
+  %places = getelementptr i64, ptr %context, i64 4
+  %kept = getelementptr i64, ptr %places, i64 %given
+  %bytes = shl i64 %size, 3
+  %bases = alloca i64, i64 %size, align 16
+  call void @llvm.memcpy.p0.p0.i64(ptr align 8 %bases, ptr align 8 %kept, i64 %bytes, i1 false)
+  %workspace = call ptr @pointer_of(ptr %args, i64 0)
+  %threads = call i64 @number_of(ptr %args, i64 1)
+  %addresses = getelementptr ptr, ptr %args, i64 2
+  %some = icmp sgt i64 %given, 0
+  br i1 %some, label %fill, label %run
+fill:
+  %k = phi i64 [ 0, %entry ], [ %k.next, %fill ]
+  %place.at = getelementptr i64, ptr %places, i64 %k
+  %place = load i64, ptr %place.at, align 8
+  %address = call ptr @pointer_of(ptr %addresses, i64 %k)
+  %base = getelementptr ptr, ptr %bases, i64 %place
+  store ptr %address, ptr %base, align 8
+  %k.next = add i64 %k, 1
+  %more = icmp slt i64 %k.next, %given
+  br i1 %more, label %fill, label %run
+run:
+  %result = call ptr @run_released(ptr %program, i64 %steps, ptr %bases, ptr %workspace, i64 %threads)
+  ret ptr %result
+}
+"""
+_API = ("PyByteArray_AsString", "PyLong_AsVoidPtr", "PyLong_AsLongLong", "PyLong_FromLongLong", "PyEval_SaveThread",
+        "PyEval_RestoreThread")  # fmt: skip
+
 
 @lru_cache(maxsize=1)
-def _loops() -> tuple[Any, Any, Any]:
-    """(run, timed run, the loaded code they live in)."""
+def _loops() -> tuple[NativeFunction, NativeFunction, Any]:
+    """(what runs a program, what runs it on addresses, the timed form for ctypes)."""
     plain = _LOOP.format(run="nnvm_run", times_parameter="", clock_slot="", before="", after="")
     timed = _LOOP.format(
         run="nnvm_run_timed",
@@ -110,11 +195,11 @@ def _loops() -> tuple[Any, Any, Any]:
   %time.at = getelementptr i64, ptr %times, i64 %i
   store i64 %taken, ptr %time.at, align 8""",
     )
-    code = load_ir(plain + timed + _CLOCK.format(clock=time.CLOCK_MONOTONIC), ("nnvm_run", "nnvm_run_timed"))
-    arguments = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
-    run = ctypes.CFUNCTYPE(ctypes.c_int64, *arguments)(code["nnvm_run"])
-    run_timed = ctypes.CFUNCTYPE(ctypes.c_int64, *arguments, ctypes.c_void_p)(code["nnvm_run_timed"])
-    return run, run_timed, code
+    text = plain + timed + _CLOCK.format(clock=time.CLOCK_MONOTONIC) + _CALL
+    code = load_ir(text, ("nnvm_program", "nnvm_call", "nnvm_run_timed"), python_api(*_API))
+    arguments = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]
+    run_timed = ctypes.CFUNCTYPE(ctypes.c_int64, *arguments)(code["nnvm_run_timed"])
+    return NativeFunction(code, "nnvm_program"), NativeFunction(code, "nnvm_call"), run_timed
 
 
 class NativeKernel(Protocol):
@@ -135,14 +220,14 @@ class NativeKernel(Protocol):
 class Program:
     """Kernel calls in order; keeps the kernels loaded.
 
-    `run` may be called by several threads at once, each with bases and a workspace of its own.
+    `run` and the functions of `on` may be called by several threads at once, each with memory of its own.
     """
 
-    __slots__ = ("_address", "_array", "_kernels", "_run", "_steps")
+    __slots__ = ("_address", "_context", "_kernels", "_run", "_steps")
 
     def __init__(self, steps: Sequence[tuple[NativeKernel, Sequence[tuple[int, int]], Sequence[int]]]) -> None:
         """`steps`: (kernel, (base index, byte offset) of each parameter, value of each symbol)."""
-        words = [max((len(bufs) for _, bufs, _ in steps), default=0)]
+        words = [len(steps), max((len(bufs) for _, bufs, _ in steps), default=0)]
         for kernel, bufs, syms in steps:
             if len(bufs) != len(kernel.params) or len(syms) != len(kernel.symbols):
                 raise ValueError(f"{kernel.name} takes {len(kernel.params)} buffers and {len(kernel.symbols)} sizes, "
@@ -153,9 +238,9 @@ class Program:
             words += syms
         self._kernels = tuple(kernel for kernel, _, _ in steps)
         self._steps = len(self._kernels)
-        self._array = (ctypes.c_int64 * len(words))(*words)
-        self._address = ctypes.addressof(self._array)
-        self._run = _loops()[0]
+        self._context = context_of(words)
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._context)) + ctypes.sizeof(ctypes.c_int64)
+        self._run = _loops()[0].bound(self._context)
 
     def __len__(self) -> int:
         return self._steps
@@ -168,18 +253,25 @@ class Program:
             workspace: address, 64-byte aligned, with room for `threads` times the largest kernel's workspace.
             threads: most threads that a parallel loop may use.
         """
-        code = self._run(self._address, self._steps, bases, workspace, threads)
+        code = self._run(bases if isinstance(bases, int) else ctypes.addressof(bases), workspace, threads)
         if code:
-            self._fail(code)
+            raise self.failed(code)
+
+    def on(self, bases: Sequence[int], given: Sequence[int], keep: Any = None) -> Callable[..., int]:
+        """A function (workspace, threads, address of each base in `given`) -> 0, or a code for `failed`: runs all steps
+        with the other bases as they are in `bases`, the GIL released. It keeps the program, and `keep`."""
+        words = (self._address, self._steps, len(bases), len(given), *given, *bases)
+        return _loops()[1].bound(context_of(words), (self, keep))
 
     def profile(self, bases: Any, workspace: int, threads: int) -> list[int]:
         """`run`, and the nanoseconds that each step took."""
         times = (ctypes.c_int64 * max(1, self._steps))()
-        code = _loops()[1](self._address, self._steps, bases, workspace, threads, times)
+        code = _loops()[2](self._address, self._steps, bases, workspace, threads, times)
         if code:
-            self._fail(code)
+            raise self.failed(code)
         return list(times[: self._steps])
 
-    def _fail(self, code: int) -> None:
+    def failed(self, code: int) -> Exception:
+        """The error of a check that failed, by the code that a function of `on` gave."""
         kernel = self._kernels[(code >> 32) - 1]
-        raise failure(kernel.messages[(code & 0xFFFFFFFF) - 1])
+        return failure(kernel.messages[(code & 0xFFFFFFFF) - 1])
