@@ -1,11 +1,14 @@
-"""GPUs: which target a device is, and the ops that have no kernel of ours there and run in ATen."""
+"""GPUs: which target a device is, the ops that have no kernel of ours there and run in ATen, and the products that may
+run there in the vendor's library."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
+from torch.nn import functional as F
 
 import nnvm.ops  # noqa: F401  registers the ops
 from nnvm.graph import op as ops
@@ -53,18 +56,21 @@ def _gpu(device: torch.device) -> Target:
 # -- ops that run in ATen
 
 
+def _call(function: Callable[..., Any], attrs: Attrs) -> Callable[..., Sequence[torch.Tensor]]:
+    """`function(attrs, *tensors)` as the executor calls it."""
+
+    def call(env: Mapping[str, int], *tensors: torch.Tensor) -> Sequence[torch.Tensor]:
+        out = function(attrs, *tensors)
+        return (out,) if isinstance(out, torch.Tensor) else tuple(out)
+
+    return call
+
+
 def _in_aten(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Registers how a frontend node of op `name` runs on tensors: `function(attrs, *tensors)`."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        def host_call(attrs: Attrs) -> Callable[..., Sequence[torch.Tensor]]:
-            def call(env: Mapping[str, int], *tensors: torch.Tensor) -> Sequence[torch.Tensor]:
-                out = function(attrs, *tensors)
-                return (out,) if isinstance(out, torch.Tensor) else tuple(out)
-
-            return call
-
-        ops.get(name).set_attr("host_call", host_call)
+        ops.get(name).set_attr("host_call", lambda attrs: _call(function, attrs))
         return function
 
     return register
@@ -132,3 +138,42 @@ def _cummin(attrs: Attrs, x: torch.Tensor) -> Sequence[torch.Tensor]:
 @_in_aten("logcumsumexp")
 def _logcumsumexp(attrs: Attrs, x: torch.Tensor) -> torch.Tensor:
     return torch.logcumsumexp(x, attrs["axis"])
+
+
+# -- products that may run in the vendor's library
+
+
+def _dense(attrs: Attrs, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    return F.linear(x, weight, bias)
+
+
+def _matmul(attrs: Attrs, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    out: torch.Tensor = torch.matmul(a.mT if attrs["transpose_a"] else a, b.mT if attrs["transpose_b"] else b)
+    return out
+
+
+def _convolution(attrs: Attrs, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    low, high = zip(*attrs["padding"])
+    if low != high:
+        x = F.pad(x, [n for pair in reversed(attrs["padding"]) for n in pair])
+        low = (0,) * len(low)
+    out: torch.Tensor = torch.convolution(x, weight, bias, attrs["strides"], low, attrs["dilation"], False,
+                                          [0] * len(low), attrs["groups"])  # fmt: skip
+    return out.contiguous()
+
+
+def _is_plain(spatial: str, attrs: Attrs) -> bool:
+    """Whether a convolution's tensors lie as PyTorch's do."""
+    plain = attrs["data_layout"] == f"NC{spatial}" and attrs["kernel_layout"] == f"OI{spatial}"
+    return plain and attrs["channels"] is None and attrs["out_layout"] in (None, f"NC{spatial}")
+
+
+def _in_library(name: str, function: Callable[..., Any], plain: Callable[[Attrs], bool]) -> None:
+    """Registers a product's call in the library; `plain`: whether the attributes are those that it knows."""
+    ops.get(name).set_attr("library_call", lambda attrs: _call(function, attrs) if plain(attrs) else None)
+
+
+_in_library("dense", _dense, lambda attrs: attrs["kernel_layout"] == "NK" and attrs["units"] is None)
+_in_library("matmul", _matmul, lambda attrs: True)
+for _rank, _spatial in ((1, "W"), (2, "HW"), (3, "DHW")):
+    _in_library(f"conv{_rank}d", _convolution, partial(_is_plain, _spatial))

@@ -15,6 +15,7 @@ from nnvm.graph.pass_manager import PASSES
 from nnvm.graph.passes.graph_fuse import FuseLimits
 from nnvm.target import Target
 from nnvm_torch.gpu import target_of
+from nnvm_torch.gpu_choice import LibraryChoice
 
 __all__ = ["Options"]
 
@@ -98,7 +99,10 @@ class Options:
             # a product inside a reduction's loop becomes a fused multiply-add
             settings["fuse_limits"] = FuseLimits(prologue_nodes=0)
             disabled |= _CHANGE_ROUNDING
-        return BuildOptions(target=target_of(device, self.target), opt_level=self.opt_level,
+        target = target_of(device, self.target)
+        if target is not None and target.is_gpu and device.type == "cuda":
+            settings["library"] = LibraryChoice(target, device)
+        return BuildOptions(target=target, opt_level=self.opt_level,
                             disabled_passes=disabled, options=settings,
                             verify=self.verify_graphs)  # fmt: skip
 

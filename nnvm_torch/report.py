@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nnvm.compiler.build import CompiledGraph, KernelInfo
+from nnvm.compiler.choose_library import Choice
 from nnvm.dim import Dim
 from nnvm.runtime.fork_lock import fork_safe
 from nnvm_torch.faults import runtime_faults
@@ -48,6 +49,7 @@ class GraphRecord:
         failure: why the graph as a whole runs in ATen, "" where it does not.
         owner: identity of the `torch.compile` result it was compiled for, 0 where that is not known.
         faults: exceptions inside the compiler, and what it did without.
+        library: products of which our kernel or the vendor's library was chosen: (group, operator, choice).
         cuda_graph: of an inference graph on a GPU: since when its calls are captured in a CUDA graph, or why not.
     """
 
@@ -62,6 +64,7 @@ class GraphRecord:
     owner: int = 0
     faults: tuple[str, ...] = ()
     cuda_graph: str = ""
+    library: tuple[tuple[str, str, Choice], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -141,12 +144,20 @@ def _describe(i: int, g: GraphRecord) -> list[str]:
     lines += [f"  {k.name}: {' + '.join(k.ops)}" + (" (code shared)" if k.shared else "") for k in g.kernels]
     lines += [f"  ATen: {f}" for f in g.fallbacks]
     lines += [f"  fault: {f}" for f in g.faults]
+    lines += [f"  {group}: {_chosen(op, choice)}" for group, op, choice in g.library]
     lines += [f"  CUDA graph: {g.cuda_graph}"] if g.cuda_graph else []
     m = g.memory
     if m.planned != 0:
         bound = "" if m.bound is None else f", at least {_bytes(m.bound)}"
         lines.append(f"  memory: {_bytes(m.planned)} planned, {_bytes(m.unplanned)} without sharing{bound}")
     return lines
+
+
+def _chosen(op: str, c: Choice) -> str:
+    """Which way a product goes, and why."""
+    where = f"{op} in the vendor's library" if c.takes_library else f"{op} in our kernel"
+    how = "measured" if c.measured else "by rule"
+    return f"{where} ({how}: {c.library * 1e6:.1f} us there, {c.ours * 1e6:.1f} us here)"
 
 
 def _section(title: str, lines: Sequence[str]) -> list[str]:
@@ -215,7 +226,7 @@ def record_of(
     plan = compiled.plan.memory
     memory = Memory(plan.arena_bytes, plan.unplanned_bytes, plan.lower_bound_bytes)
     return GraphRecord(kind, imported.native, imported.total, imported.fallbacks, compiled.kernels, memory, seconds,
-                       owner=owner, faults=faults)  # fmt: skip
+                       owner=owner, faults=faults, library=compiled.graph.attrs.get("library_choices", ()))  # fmt: skip
 
 
 # who a graph was compiled for

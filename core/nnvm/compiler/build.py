@@ -335,7 +335,7 @@ def _plan(graph: Graph, kernels: Mapping[Node, Kernel | DefinedKernel] | Mapping
             steps.append(DeviceStep(node, runtime_of(device).build(_alone(node), device)))
             continue
         if node not in kernels:
-            if not node.op.has("host_call"):
+            if not (node.op.has("host_call") or node.op.has("library_call")):
                 raise ValueError(f"nothing can run {node}: the op has neither a compute nor a host_call")
             steps.append(HostStep(node))
             continue

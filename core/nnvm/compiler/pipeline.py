@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+import nnvm.compiler.choose_library
 import nnvm.graph.passes  # noqa: F401  registers them
 
 __all__ = ["pipeline", "rewriting"]
@@ -58,6 +59,8 @@ _PIPELINE: tuple[str, ...] = (
     "ElideCopies",
     # * kernels are made of groups
     "GraphFuse",
+    # once it is known what a product is fused with; on a GPU only, and where somebody can tell which is faster
+    "ChooseLibrary",
     # after fusion: only groups can have dead parts
     "EliminateDead",
     # * last, as it speaks of the nodes that run

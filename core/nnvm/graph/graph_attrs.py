@@ -45,6 +45,11 @@ declare_graph_attr("device_wishes", "tuple[tuple[str, str], ...]",
                    "Pairs of a node's name, or a pattern, and the device or group that it is to run on "
                    "(graph/device_wishes.py).")  # fmt: skip
 declare_graph_attr("device_groups", "tuple[tuple[str, str], ...]", "The device of each group of nodes.")
+declare_graph_attr(
+    "library_choices",
+    "tuple[tuple[str, str, Choice], ...]",
+    "Products on a GPU: in our kernel or the vendor's library, and why (compiler/choose_library.py).",
+)
 declare_graph_attr("placement", "Placement", "Where the nodes run, and why (graph/passes/place_device.py).")
 declare_graph_attr("input_strides", "tuple[tuple[Dim, ...] | None, ...]",
                    "Strides in elements of each graph input as the caller gives it; None: contiguous.")  # fmt: skip

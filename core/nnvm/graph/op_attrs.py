@@ -81,6 +81,11 @@ declare("stateful", "bool", "Has effects or draws random numbers: never merged, 
 declare("flops", "(attrs, inputs, outputs) -> Dim", "Floating point operations, for reports and cost models.")
 declare("host_call", "(attrs) -> callable(env: Mapping[str, int], *tensors) -> sequence of tensors",
         "How the frontend runs an OPAQUE node itself; results must not share memory with the arguments.")  # fmt: skip
+declare(
+    "library_call",
+    "(attrs) -> callable(env: Mapping[str, int], *tensors) -> sequence of tensors | None",
+    "How a vendor's library runs a node on a GPU, where that is chosen (results share no memory); None: it cannot.",
+)
 declare("permutation", "(attrs, rank) -> tuple[int, ...]", "Output axis i is input axis permutation[i]; nothing else.")
 declare("algebra", "str", "Which operation of arithmetic it is (add, subtract, multiply, divide), for rewriting.")
 declare("commutative", "bool", "Its two inputs may be swapped.")

@@ -412,7 +412,8 @@ class Executor:
             outputs.append((base, tuple(map(value, e.type.shape)), e.type.dtype))
         call: Any
         if isinstance(step, HostStep):
-            call = step.node.op.attr("host_call")(step.node.attrs)
+            op = step.node.op
+            call = op.attr("host_call" if op.has("host_call") else "library_call")(step.node.attrs)
         else:
             device_call, memory = step.call, self.memory
 

@@ -21,11 +21,21 @@ from nnvm.te.tensor import Tensor, topological
 from nnvm.tir.affine import Space
 from nnvm.tir.stmt import GridKernel
 
-__all__ = ["lower_for_grid"]
+__all__ = ["lower_for_grid", "placed"]
 
 
 def lower_for_grid(inputs: Sequence[Tensor], outputs: Sequence[Tensor], name: str, strides: Strides) -> GridKernel:
     """The launches that compute `outputs` from `inputs`; `strides` of those that are not contiguous."""
+    sources, params = placed(inputs, outputs, strides)
+    group = _Group(sources)
+    group.lower(outputs)
+    return kernel_of(name, params, len(outputs), group.bodies, group.scratch)
+
+
+def placed(
+    inputs: Sequence[Tensor], outputs: Sequence[Tensor], strides: Strides
+) -> tuple[dict[Tensor, Source], list[Buffer]]:
+    """Where each tensor lies: in a buffer of its own, which are the parameters of the kernel."""
     sources: dict[Tensor, Source] = {}
     params: list[Buffer] = []
     for i, t in enumerate((*inputs, *outputs)):
@@ -33,9 +43,7 @@ def lower_for_grid(inputs: Sequence[Tensor], outputs: Sequence[Tensor], name: st
         buffer = Buffer(f"in{i}" if i < len(inputs) else f"out{i - len(inputs)}", (span(t.shape, s),), t.dtype)
         params.append(buffer)
         sources[t] = Source(buffer, s)
-    group = _Group(sources)
-    group.lower(outputs)
-    return kernel_of(name, params, len(outputs), group.bodies, group.scratch)
+    return sources, params
 
 
 @dataclass

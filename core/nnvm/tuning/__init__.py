@@ -1,0 +1,1 @@
+"""Measured facts that compilations choose by, kept from process to process."""
