@@ -55,12 +55,24 @@ def losses(call, parameters, make, steps, optimizer):
     return torch.tensor(out)
 
 
-def follows(got, want, rtol=0.05):
-    """Do loss curves agree? Rounding differences grow with the steps: single losses are off by more than means."""
+def follows(got, want, nudged=()):
+    """Do loss curves agree? Rounding differences grow with the steps: single losses are off by more than means, and
+    late means by as much as those of eager runs whose weights were `nudged` at the start."""
     early = min(10, len(want))
     torch.testing.assert_close(got[:early], want[:early], rtol=2e-3, atol=2e-3)
-    means = [t.unfold(0, early, early).mean(1) for t in (got, want)]
-    torch.testing.assert_close(means[0], means[1], rtol=rtol, atol=0.02)
+    mine, eager, *others = (t.unfold(0, early, early).mean(1) for t in (got, want, *nudged))
+    spread = torch.stack([torch.zeros_like(eager), *((o - eager).abs() for o in others)]).amax(0).cummax(0).values
+    off = (mine - eager).abs() - 0.05 * eager - 0.02 - 2 * spread
+    assert (off <= 0).all(), f"mean losses {mine}, eager's {eager}, whose spread is {spread}"
+
+
+def nudged(module, seed):
+    """A copy whose weights are off by a few units in the last place."""
+    module, g = copy.deepcopy(module), torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in module.parameters():
+            p.mul_(1 + 4e-7 * torch.randn(p.shape, generator=g))
+    return module
 
 
 def sgd(parameters):
@@ -83,10 +95,11 @@ def test_loss_curve(name, steps):
     make, batch, optimizer = CURVES[name]
     torch.manual_seed(0)
     eager, mine, call = pair(make())
+    others = [nudged(eager, seed) for seed in range(2)] if steps > 100 else []
     want = losses(eager, eager.parameters(), batch, steps, optimizer)
     got = losses(call, mine.parameters(), batch, steps, optimizer)
-    follows(got, want)
-    assert want[-10:].mean() < want[0] or steps < 100, "the task cannot be learnt"
+    follows(got, want, [losses(m, m.parameters(), batch, steps, optimizer) for m in others])
+    assert got[-10:].mean() < 0.5 * got[0] or steps < 100, "nothing is learnt"
     for (k, a), (_, b) in zip(mine.named_buffers(), eager.named_buffers()):
         if steps < 100:
             torch.testing.assert_close(a, b, rtol=2e-2, atol=2e-2, msg=lambda m, k=k: f"{k}: {m}")
