@@ -19,6 +19,7 @@ from nnvm_torch.aliasing import base_of, look_at_bases, root_of, view_of
 from nnvm_torch.convert import TABLE, Context, NeedsMemory, Unsupported
 from nnvm_torch.imported import Fallback, FromGraph, FromInput, Imported, NotImportable, Plain, Result, Strides, View
 from nnvm_torch.partition import TOKEN, AtenCall, Size, Slot, is_effect, is_view, needs_strides
+from nnvm_torch.probe import refusal
 from nnvm_torch.sizes import hints_of, ranges_of, require_equal_sizes
 from nnvm_torch.tensors import (
     HANDLE,
@@ -198,6 +199,8 @@ class _Importer:
             for tensor in _flat(t):
                 if (why := is_foreign(tensor)) is not None:
                     raise Unsupported(why)
+        if (why := refusal(node)) is not None:
+            raise Unsupported(why)
         single = isinstance(node.meta["val"], torch.Tensor)
         outs = [type_of(v) if v is not None else HANDLE_TYPE for v in _flat(node.meta["val"], keep_none=True)]
         used = _used(node, len(outs))

@@ -150,6 +150,15 @@ def _index_copy(c: Context, x: NodeEntry, dim: int, index: NodeEntry, src: NodeE
     return _along(c, x, dim, index, src, "none")
 
 
+@converts("index_fill.int_Scalar", "index_fill.int_Tensor")
+def _index_fill(c: Context, x: NodeEntry, dim: int, index: NodeEntry, value: NodeEntry | Scalar) -> Value:
+    """As `index_copy`, but negative indices count from the end."""
+    lifted = x if x.type.rank else c.reshape(x, (1,))
+    index = c.cast(c.reshape(index, (index.type.numel,)), I64)
+    axes = (normal_axis(dim, lifted.type.rank),)
+    return c.reshape(c.op("index_put", lifted, c.value(value, c.dtype), index, axes=axes), c.shape)
+
+
 @converts("index_reduce.default")
 def _index_reduce(c: Context, x: NodeEntry, dim: int, index: NodeEntry, src: NodeEntry, reduce: str, *,
                   include_self: bool = True) -> Value:  # fmt: skip
@@ -186,8 +195,10 @@ def _embedding_bag(c: Context, weight: NodeEntry, index: NodeEntry, offsets: Nod
     rows = c.cast(c.op("take", weight, c.cast(index, I64), axis=0, mode="raise"), t)
     if per_sample is not None:
         rows = c.op("multiply", rows, c.reshape(c.cast(per_sample, t), (count, 1)))
-    begins = c.cast(c.slice(offsets, 0, 0, bags), I64)
-    numbers = c.op("arange", start=0, step=1, length=count, dtype=I64)
+    # reading each offset from the numbers up to `count` checks it
+    numbers = c.op("arange", start=0, step=1, length=count + 1, dtype=I64)
+    offsets = c.op("take", numbers, c.cast(offsets, I64), axis=0, mode="raise")
+    begins, numbers = c.slice(offsets, 0, 0, bags), c.slice(numbers, 0, 0, count)
     bag = c.op("subtract", c.op("searchsorted", begins, numbers, right=True), c.const(1, I64))
     room, rest = bags, c.dim_value(bags)
     # what is padding, or behind the last bag, goes to a bag of its own after the others
@@ -195,7 +206,7 @@ def _embedding_bag(c: Context, weight: NodeEntry, index: NodeEntry, offsets: Nod
         padding = c.op("equal", c.cast(index, I64), c.const(padding_idx, I64))
         bag, room = c.op("where", padding, rest, bag), bags + 1
     if include_last_offset:
-        behind = c.op("greater_equal", numbers, c.cast(c.slice(offsets, 0, bags, 1), I64))
+        behind = c.op("greater_equal", numbers, c.slice(offsets, 0, bags, 1))
         bag, room = c.op("where", behind, rest, bag), bags + 1
     places = c.broadcast(c.reshape(bag, (count, 1)), (count, c.shape[1]))
     reduce = ("add", "mean", "amax")[mode]

@@ -163,6 +163,18 @@ def test_writing_at_indices() -> None:
     check(fn, R(3, 4), INDEX, R(2, 3))
 
 
+def test_filling_counts_from_the_end() -> None:
+    """index_fill takes negative indices, unlike index_copy and index_add."""
+    last = torch.tensor([0, -1])
+    for x in (R(4, 3), torch.arange(12).reshape(4, 3), R(4, 3).bfloat16(), torch.tensor(2.0)):
+        check(lambda x, i: (x.index_fill(0, i, 2.5), x.index_fill(-1, i, torch.tensor(7.0))), x, last)
+    for outside in (3, -4):
+        with pytest.raises(IndexError):
+            torch.compile(lambda x, i: x.index_fill(1, i, 1.0), backend="nnvm")(R(4, 3), torch.tensor([0, outside]))
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        torch.compile(lambda x, i: x.index_copy(0, i, x[:2]), backend="nnvm")(R(4, 3), last)
+
+
 MATMULS: dict[str, Callable[..., Any]] = {
     "matrices": lambda a, b: (a @ b, b.t() @ a.t(), torch.mm(a, b), a @ b[:, 0], torch.dot(a[0], a[1]), a.mv(b[:, 1])),
     "linear": lambda a, b: (F.linear(a, b.t()), F.linear(a, b.t(), b[0]), F.linear(a[None], b.t(), b[0])),

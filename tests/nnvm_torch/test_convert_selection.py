@@ -93,6 +93,15 @@ def test_embedding_bags(mode):
         check(fn, table.bfloat16(), index, offsets)
 
 
+@pytest.mark.parametrize("offsets", [[0, 9], [1, 2], [0, -1]])
+def test_embedding_bags_begin_within_the_indices(offsets):
+    def fn(table, index, offsets):
+        return F.embedding_bag(index, table, offsets, mode="sum")
+
+    with torch.no_grad(), pytest.raises((IndexError, RuntimeError)):
+        torch.compile(fn, backend="nnvm")(R(9, 5), torch.tensor([3, 0, 8, 8, 1, 2, 2, 7]), torch.tensor(offsets))
+
+
 def test_pooling_puts_back_what_it_took():
     def fn(x):
         values, places = F.max_pool2d(x, 2, return_indices=True)
