@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from nnvm import config
 from nnvm.compiler.build import CompilerFault, compile_graph
 from nnvm.runtime.fork_lock import fork_safe
 from nnvm_torch.decompositions import decompositions, whole
-from nnvm_torch.direct import direct_call, wrappers_do_nothing
+from nnvm_torch.direct import Marks, direct_call, marks_alone
 from nnvm_torch.faults import Guard, guarded, text_of, warn_of_fault, warn_once
 from nnvm_torch.fx_importer import import_graph
 from nnvm_torch.imported import Fallback, Imported, NotImportable
@@ -68,9 +69,9 @@ def nnvm(
 
     def compiler(kind: str) -> Callable[[fx.GraphModule, Sequence[Any]], Compiled]:
         def compile_one(graph: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
-            bare = kind == "inference" and wrappers_do_nothing(graph, example_inputs)
+            marks = marks_alone(graph, example_inputs) if kind == "inference" else None
             call = compile_call(graph, kind, chosen, owner)
-            graphs.append(call.direct if bare else None)
+            graphs.append(call.direct(marks) if call.direct is not None and marks is not None else None)
             return call.boxed
 
         return compile_one
@@ -103,12 +104,12 @@ class Call:
 
     Attributes:
         boxed: takes its arguments as one list, which it empties, as AOTAutograd has it.
-        direct: takes its arguments one by one; for who needs nothing of what AOTAutograd does around a graph. None
-            where the graph is not native code alone.
+        direct: of the marks that its outputs are to have, what takes its arguments one by one: for who needs nothing
+            else of what AOTAutograd does around a graph. None where the graph is not native code alone.
     """
 
     boxed: Compiled
-    direct: Callable[..., Any] | None = None
+    direct: Callable[[Marks], Callable[..., Any]] | None = None
 
 
 def compile_fx(
@@ -150,7 +151,7 @@ def compile_call(
     guard = Guard(gm) if is_repeatable(gm) else None
     direct = None
     if isinstance(runner, Runner) and runner.is_pure and guard is not None:
-        direct = direct_call(runner, guard)
+        direct = partial(direct_call, runner, guard)
     return Call(_boxed(runner, guard), direct)
 
 

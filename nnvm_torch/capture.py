@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from nnvm_torch.backend import Call, compile_lock
 from nnvm_torch.decompositions import decompositions, whole
-from nnvm_torch.direct import wrappers_do_nothing
+from nnvm_torch.direct import marks_alone
 from nnvm_torch.dynamic import Placed
 from nnvm_torch.fx_importer import import_graph
 from nnvm_torch.imported import Imported
@@ -137,9 +137,9 @@ def trace(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], comp
 
         def compiling(kind: str) -> Callable[[Any, Any], Any]:
             def compile_one(gm: Any, inputs: Any) -> Any:
-                bare = kind == "inference" and wrappers_do_nothing(gm, inputs)
+                marks = marks_alone(gm, inputs) if kind == "inference" else None
                 call = compiler(kind, gm, inputs, len(names))
-                graphs.append(call.direct if bare else None)
+                graphs.append(call.direct(marks) if call.direct is not None and marks is not None else None)
                 return call.boxed
 
             return compile_one
