@@ -142,6 +142,23 @@ def check():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system binds no thread to cores")
+def test_cores_are_those_that_the_thread_may_run_on() -> None:
+    whole = os.sched_getaffinity(0)
+    count, limited = openmp.pool.counting()
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        for cores in (whole, {min(whole)}, {max(whole)}, whole):
+            os.sched_setaffinity(0, cores)
+            assert openmp.cores() == len(cores)
+            threads = count()
+            assert (limited(threads) if threads > 1 else threads) == openmp.max_threads() == min(2, len(cores))
+    finally:
+        os.sched_setaffinity(0, whole)
+        torch.set_num_threads(before)
+
+
 def test_before_torch_after_it_and_in_a_forked_child() -> None:
     """One thread without a runtime; all of them once torch brings one; one in a child, whose threads are gone."""
     out = isolated(

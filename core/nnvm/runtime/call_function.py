@@ -2,13 +2,22 @@
 
 Of a graph of two inputs, of which native code reads one, and an output::
 
-    def maker(max_threads, take, give, address, call, failed, make0):
+    def maker(count, limited, free, take, address, call, failed, make0):
         def run(args):
-            threads = max_threads()
-            arena = take(threads)
+            threads = count()
+            if threads > 1:
+                threads = limited(threads)
+            try:
+                arena = free.pop()
+            except IndexError:
+                arena = take(threads)
+            if arena.capacity < 832 + 256 * threads:
+                arena = take(threads)
+            start = arena.address
             out0 = make0()
-            code = call(arena.workspace, threads, arena.address, address(args[1]), address(out0))
-            give(arena)
+            code = call(start + 768, threads, start, address(args[1]), address(out0))
+            if len(free) < 16:
+                free.append(arena)
             if code:
                 raise failed(code)
             return [out0]
@@ -22,23 +31,33 @@ from functools import lru_cache
 from typing import Any
 
 from nnvm.runtime import openmp
-from nnvm.runtime.instances import ArenaPool
-from nnvm.runtime.memory import Memory
+from nnvm.runtime.instances import MAX_FREE, ArenaPool
+from nnvm.runtime.memory import ALIGNMENT, Memory
 from nnvm.runtime.program import Program
 
 __all__ = ["call_function", "call_source"]
 
 
-def call_source(read: Sequence[int], outputs: int) -> str:
-    """The text for arguments at the positions `read`, and so many outputs."""
+def call_source(read: Sequence[int], outputs: int, arena: int, workspace: int) -> str:
+    """The text for arguments at the positions `read`, and so many outputs; `arena`: bytes of activations, `workspace`:
+    bytes that a thread needs."""
     outs, makes = ([f"{name}{i}" for i in range(outputs)] for name in ("out", "make"))
-    addresses = ", ".join(["arena.address", *(f"address(args[{p}])" for p in read), *(f"address({o})" for o in outs)])
+    addresses = ", ".join(["start", *(f"address(args[{p}])" for p in read), *(f"address({o})" for o in outs)])
     body = [
-        "threads = max_threads()",
-        "arena = take(threads)",
+        "threads = count()",
+        "if threads > 1:",
+        "    threads = limited(threads)",
+        "try:",
+        "    arena = free.pop()",
+        "except IndexError:",
+        "    arena = take(threads)",
+        f"if arena.capacity < {arena + ALIGNMENT} + {workspace} * threads:",
+        "    arena = take(threads)",
+        "start = arena.address",
         *(f"{out} = {make}()" for out, make in zip(outs, makes)),
-        f"code = call(arena.workspace, threads, {addresses})",
-        "give(arena)",
+        f"code = call(start + {arena}, threads, {addresses})",
+        f"if len(free) < {MAX_FREE}:",
+        "    free.append(arena)",
         "if code:",
         "    raise failed(code)",
         f"return [{', '.join(outs)}]",
@@ -51,7 +70,7 @@ def call_source(read: Sequence[int], outputs: int) -> str:
     ])  # fmt: skip
 
 
-_NAMES = ("max_threads", "take", "give", "address", "call", "failed")
+_NAMES = ("count", "limited", "free", "take", "address", "call", "failed")
 
 
 @lru_cache(maxsize=256)
@@ -73,7 +92,7 @@ def call_function(program: Program, bases: Sequence[int], read: Sequence[tuple[i
         keep: what has the memory of the other bases.
     """
     call = program.on(bases, [0, *(base for _, base in read), *(base for base, _ in outputs)], keep)
-    maker = _maker(call_source([p for p, _ in read], len(outputs)))
-    fixed = (openmp.max_threads, arenas.take, arenas.give, memory.address, call, program.failed)
+    maker = _maker(call_source([p for p, _ in read], len(outputs), arenas.arena_bytes, arenas.workspace_bytes))
+    fixed = (*openmp.pool.counting(), arenas.free, arenas.take, memory.address, call, program.failed)
     run: Callable[[Sequence[Any]], list[Any]] = maker(*fixed, *(make for _, make in outputs))
     return run

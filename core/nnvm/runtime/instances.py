@@ -66,21 +66,26 @@ class Arena(NamedTuple):
 
 
 class ArenaPool:
-    """Arenas of one instance: activations, then a workspace for each thread. A call takes one and gives it back."""
+    """Arenas of one instance: activations, then a workspace for each thread. A call takes one and gives it back.
+
+    Attributes:
+        arena_bytes, workspace_bytes: of activations, and of one thread's workspace.
+        free: arenas that no call is using.
+    """
 
     def __init__(self, memory: Memory, arena_bytes: int, workspace_bytes: int, free: list[Arena] | None = None) -> None:
         """`arena_bytes`: of activations; `workspace_bytes`: of one thread; `free`: arenas that several instances share,
         so that a model called with many sizes keeps one for each call at a time, as large as the largest."""
         self._memory = memory
         self.arena_bytes, self.workspace_bytes = aligned(arena_bytes), aligned(workspace_bytes)
-        self._free = free if free is not None else []  # its operations are atomic
+        self.free = free if free is not None else []  # its operations are atomic
 
     def take(self, threads: int) -> Arena:
         """An arena with workspaces for so many threads. MemoryError says how many bytes cannot be had."""
         size = self.arena_bytes + self.workspace_bytes * threads + ALIGNMENT
         while True:
             try:
-                arena = self._free.pop()
+                arena = self.free.pop()
             except IndexError:  # none is free, or another thread took it
                 break
             if arena.capacity >= size:
@@ -94,5 +99,5 @@ class ArenaPool:
         return Arena(size, tensor, address, address + self.arena_bytes)
 
     def give(self, arena: Arena) -> None:
-        if self._memory.keeps_arenas and len(self._free) < MAX_FREE:
-            self._free.append(arena)
+        if self._memory.keeps_arenas and len(self.free) < MAX_FREE:
+            self.free.append(arena)

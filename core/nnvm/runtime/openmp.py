@@ -15,11 +15,11 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["IR", "Pool", "describe", "max_threads", "pool"]
+__all__ = ["IR", "Pool", "cores", "describe", "max_threads", "pool"]
 
 #: Cells of @nnvm_omp: GOMP_parallel, __kmpc_fork_call, omp_get_thread_num, omp_get_num_threads, omp_in_parallel.
 IR = """
@@ -228,7 +228,14 @@ class Pool:
             if self._max is None:
                 return 1
         count = int(self._max()) if self._count is None else self._count()
-        return min(count, _cores()) if count > 1 else count
+        return min(count, cores()) if count > 1 else count
+
+    def counting(self) -> tuple[Callable[[], int], Callable[[int], int]]:
+        """`max_threads` in two steps, of which the second is for a count above 1: what is set, and its limit."""
+        return (self._count, self._limited) if self._count is not None else (self.max_threads, int)
+
+    def _limited(self, count: int) -> int:
+        return min(count, cores()) if self._max is not None else self.max_threads()
 
     def after_fork(self) -> None:
         """In a forked child the GNU runtime's threads are gone and it would wait for them: run on one thread."""
@@ -266,9 +273,55 @@ def set_threads(count: int) -> bool:
     return False
 
 
-def _cores() -> int:
+#: Counts the bits of what the system says, which Python would make a set of.
+_CORES = """
+declare i32 @sched_getaffinity(i32, i64, ptr)
+declare i64 @llvm.ctpop.i64(i64)
+declare ptr @PyLong_FromLongLong(i64)
+
+define ptr @nnvm_cores(ptr %self, ptr %args, i64 %count) nounwind {
+entry:
+  %mask = alloca [16 x i64], align 8
+  call void @llvm.memset.p0.i64(ptr %mask, i8 0, i64 128, i1 false)
+  %got = call i32 @sched_getaffinity(i32 0, i64 128, ptr %mask)
+  %known = icmp sgt i32 %got, 0
+  br i1 %known, label %word, label %unknown
+word:
+  %i = phi i64 [ 0, %entry ], [ %i.next, %word ]
+  %sum = phi i64 [ 0, %entry ], [ %sum.next, %word ]
+  %at = getelementptr i64, ptr %mask, i64 %i
+  %bits = load i64, ptr %at, align 8
+  %set = call i64 @llvm.ctpop.i64(i64 %bits)
+  %sum.next = add i64 %sum, %set
+  %i.next = add i64 %i, 1
+  %more = icmp slt i64 %i.next, 16
+  br i1 %more, label %word, label %done
+done:
+  %cores = call ptr @PyLong_FromLongLong(i64 %sum.next)
+  ret ptr %cores
+unknown:
+  %none = call ptr @PyLong_FromLongLong(i64 0)
+  ret ptr %none
+}
+
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+"""
+
+
+@lru_cache(maxsize=1)
+def _native_cores() -> Callable[[], int]:
+    from nnvm.runtime.loaded_code import load_ir
+    from nnvm.runtime.native_function import NativeFunction, python_api
+
+    code = load_ir(_CORES, ["nnvm_cores"], python_api("PyLong_FromLongLong"))
+    return NativeFunction(code, "nnvm_cores").bound(bytearray())
+
+
+def cores() -> int:
     """Cores that the calling thread may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    return _native_cores()() or len(os.sched_getaffinity(0))  # 0: of more than 1024 cores
 
 
 pool = Pool()
