@@ -11,6 +11,7 @@ import torch
 from torch import fx, nn
 from torch._guards import detect_fake_mode
 from torch._subclasses import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -147,11 +148,14 @@ def trace(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], comp
         # a context, in which AOTAutograd says what it knows of the graph
         context = torch._guards.TracingContext(detect_fake_mode(values) or FakeTensorMode())
         with torch._guards.tracing(context):
-            run = cast(Any, aot_module_simplified)(
-                flat, values, fw_compiler=compiling("forward"), bw_compiler=compiling("backward"),
-                inference_compiler=compiling("inference"), decompositions=decompositions(),
-                keep_inference_input_mutations=True,
-            )  # fmt: skip
+            try:
+                run = cast(Any, aot_module_simplified)(
+                    flat, values, fw_compiler=compiling("forward"), bw_compiler=compiling("backward"),
+                    inference_compiler=compiling("inference"), decompositions=decompositions(),
+                    keep_inference_input_mutations=True,
+                )  # fmt: skip
+            except (DataDependentOutputException, DynamicOutputShapeException) as e:
+                raise _no_graph(module, f"what {e.func} gives is a number or a size that depends on values") from e
         if len(graphs) == 1 and graphs[0] is not None:
             run = graphs[0]
     flat.hidden.clear()  # traced; it would keep parameters alive that are replaced
@@ -187,14 +191,18 @@ def _captured(module: nn.Module, args: Any, kwargs: Any, sizes: Placed | None = 
         program = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False)
     except Exception as e:
         _raise_as_eager(module, args, kwargs)
-        raise CaptureError(
-            f"{type(module).__name__} cannot be captured as one graph: {e}\n"
-            f"torch.compile(module, backend='nnvm') compiles what it can of such a module"
-        ) from e
+        raise _no_graph(module, e) from e
     try:
         return program.module(check_guards=False)  # type: ignore[call-arg]
     except TypeError:  # an older torch without guards in the module
         return program.module()
+
+
+def _no_graph(module: nn.Module, why: Any) -> CaptureError:
+    return CaptureError(
+        f"{type(module).__name__} cannot be captured as one graph: {why}\n"
+        f"torch.compile(module, backend='nnvm') compiles what it can of such a module"
+    )
 
 
 def _raise_as_eager(module: nn.Module, args: Any, kwargs: Any) -> None:

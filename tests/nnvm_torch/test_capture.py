@@ -50,6 +50,30 @@ def test_what_cannot_be_captured_is_named():
         capture(Branch(), [torch.randn(3)])
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.bool])
+def test_a_result_that_depends_on_the_value_of_an_index_is_named(dtype):
+    class Row(nn.Module):
+        def forward(self, x, i):
+            return x[i] * 2
+
+    x, i = torch.randn(4, 3), torch.tensor(1, dtype=dtype)
+    with pytest.raises(CaptureError, match="Row cannot be captured as one graph"):
+        capture(Row(), [x, i])
+    torch._dynamo.reset()
+    row = torch.compile(Row(), backend="nnvm")
+    for k in (i, torch.tensor(0, dtype=dtype), torch.tensor(-1 if dtype.is_signed else 0, dtype=dtype)):
+        assert torch.equal(row(x, k), x[k] * 2)
+
+
+def test_masks_that_choose_elements_are_named():
+    class Chosen(nn.Module):
+        def forward(self, x):
+            return x[x > 0].sum(), x.nonzero()
+
+    with pytest.raises(CaptureError, match="Chosen cannot be captured as one graph"):
+        capture(Chosen(), [torch.randn(4, 3)])
+
+
 def test_what_tracing_has_checked_is_no_call():
     """`x.to(dtype)` leaves an assertion of x's type in the trace: the graph's types say it already."""
 
