@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import nn
@@ -16,6 +16,7 @@ from nnvm_torch.capture import CaptureError, Traced, trace
 from nnvm_torch.dynamic import Bucket, DynamicAxes, Placed
 from nnvm_torch.options import Options
 from nnvm_torch.report import number_of
+from nnvm_torch.structure import state_of
 from nnvm_torch.weights import WeightsOfAnotherKind, look_again, looks, refresh_all
 
 __all__ = ["CaptureError", "CompiledModule", "compile", "refresh"]
@@ -89,35 +90,61 @@ class _Shape:
 
     def __init__(self, traced: Traced, module: nn.Module, freeze: bool) -> None:
         self.run, self.places, self.out_spec, self.fits = traced.run, traced.places, traced.out_spec, traced.fits
-        self.links = [(m._modules, name) for m in module.modules() for name in m._modules]
-        self.children = [where[name] for where, name in self.links]
+        self.build = _builder(traced.out_spec)
+        self.now = state_of(module, traced.places)
         self.kinds = [_weight_kind(where[name]) for where, name in self.places]
         self.freeze = freeze
         self.frozen: tuple[int, list[torch.Tensor]] = (-1, [])
 
-    def __call__(self, tensors: list[torch.Tensor]) -> Any:
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> Any:
         try:
             results = self.run(*self._state(), *tensors)
-        except (KeyError, WeightsOfAnotherKind) as e:
-            if isinstance(e, KeyError) and all(name in where for where, name in (*self.links, *self.places)):
-                raise
+        except WeightsOfAnotherKind:
             raise _Changed from None
-        return pytree.tree_unflatten(results, self.out_spec)
+        return self.build(results)
 
     def _state(self) -> list[torch.Tensor]:
-        """The parameters and buffers. _Changed, KeyError: the module has others."""
+        """The parameters and buffers. _Changed: the module has others, or other submodules."""
         grad, now = torch.is_grad_enabled(), looks()
         frozen = self.freeze and not grad
         if frozen and self.frozen[0] == now:
             return self.frozen[1]
-        if [where[name] for where, name in self.links] != self.children:
+        state = self.now()
+        if state is None:
             raise _Changed
-        state = [where[name] for where, name in self.places]
         if grad and [_weight_kind(t) for t in state] != self.kinds:
             raise _Changed
         if frozen:
             self.frozen = (now, state)
         return state
+
+
+def _builder(spec: pytree.TreeSpec) -> Callable[[Sequence[Any]], Any]:
+    """What makes a result of this structure of its leaves; the plain ones without a walk through it."""
+    if spec.is_leaf():
+        return lambda leaves: leaves[0]
+    if spec.type in (tuple, list) and all(c.is_leaf() for c in spec.children()):
+        return tuple if spec.type is tuple else list
+    return lambda leaves: pytree.tree_unflatten(leaves, spec)
+
+
+class _Latest(NamedTuple):
+    """What the latest call was like, and what ran it."""
+
+    training: bool
+    grad: bool
+    tensors: tuple[Any, ...]
+    shape: _Shape
+
+    def fits(self, training: bool, grad: bool, args: tuple[Any, ...]) -> bool:
+        if training is not self.training or grad is not self.grad or len(args) != len(self.tensors):
+            return False
+        for a, (dtype, shape, strides, requires_grad, device) in zip(args, self.tensors):
+            if type(a) is not torch.Tensor or a.dtype is not dtype or a.shape != shape or a.stride() != strides:
+                return False
+            if a.requires_grad is not requires_grad or a.device != device:
+                return False
+        return True
 
 
 class CompiledModule(nn.Module):
@@ -133,6 +160,7 @@ class CompiledModule(nn.Module):
         own["_nnvm_axes"] = DynamicAxes(module, dynamic, axes) if dynamic is not None else None
         own["_nnvm_shapes"] = {}
         own["_nnvm_quick"] = {}
+        own["_nnvm_latest"] = None
         own["_nnvm_number"] = 0
         # the same dictionaries, not copies: both modules have the same parameters for ever
         own["_parameters"], own["_buffers"], own["_modules"] = module._parameters, module._buffers, module._modules
@@ -168,12 +196,16 @@ class CompiledModule(nn.Module):
             with compile_lock:
                 self._nnvm_shapes.clear()
                 self._nnvm_quick.clear()
+                self.__dict__["_nnvm_latest"] = None
         return self._forward(args, kwargs)
 
     def _forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        mode = (self._nnvm_module.training, torch.is_grad_enabled())
+        latest = self._nnvm_latest
+        if latest is not None and not kwargs and latest.fits(*mode, args):
+            return latest.shape(args)
         if kwargs or not all(type(a) is torch.Tensor for a in args):
             return self._general(args, kwargs)
-        mode = (self._nnvm_module.training, torch.is_grad_enabled())
         quick = (mode, tuple([(a.dtype, a.shape, a.stride(), a.requires_grad, a.device) for a in args]))
         shape = self._nnvm_quick.get(quick)
         if shape is None:
@@ -181,7 +213,8 @@ class CompiledModule(nn.Module):
             if len(self._nnvm_quick) >= MAX_QUICK:
                 self._nnvm_quick.clear()
             self._nnvm_quick[quick] = shape
-        return shape(list(args))
+        self.__dict__["_nnvm_latest"] = _Latest(*mode, quick[1], shape)
+        return shape(args)
 
     def _general(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call with arguments of any structure."""
