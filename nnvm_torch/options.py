@@ -102,6 +102,7 @@ class Options:
         target = target_of(device, self.target)
         if target is not None and target.is_gpu and device.type == "cuda":
             settings["library"] = LibraryChoice(target, device)
+            settings["deterministic"] = torch.are_deterministic_algorithms_enabled()
         return BuildOptions(target=target, opt_level=self.opt_level,
                             disabled_passes=disabled, options=settings,
                             verify=self.verify_graphs)  # fmt: skip

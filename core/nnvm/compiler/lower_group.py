@@ -9,6 +9,8 @@ from nnvm.dim import Dim
 from nnvm.graph.graph import Graph
 from nnvm.graph.group import fused_nodes
 from nnvm.graph.node import Node, NodeEntry
+from nnvm.schedules.gpu.nests import lower_nest_for_grid
+from nnvm.schedules.gpu.scan import lower_scan_for_grid
 from nnvm.schedules.gpu.select import lower_for_grid
 from nnvm.schedules.select import lower_tensors
 from nnvm.target import Target
@@ -59,14 +61,28 @@ def lower_group_for_gpu(
     """The launches of a group on a GPU; args and attributes as of `lower_group`.
 
     Raises:
-        ValueError: an op has no compute.
+        ValueError: an op has no compute, and no loop nest that may run in any order.
     """
     nodes = fused_nodes(graph)
     if without := next((n for n in nodes if not n.op.has("compute")), None):
-        raise ValueError(f"{without.op.name} has no compute: it has no kernel on a GPU")
+        if without.op.has("running"):
+            return replace(_running_for_grid(without, name), attrs=_facts(graph, nodes))
+        if not without.op.has("any_order"):
+            raise ValueError(f"{without.op.name} has no compute: it has no kernel on a GPU")
+        func = _build_alone(without, graph, name, (*(input_strides or ()), *(output_strides or ())))
+        return replace(lower_nest_for_grid(func), attrs=_facts(graph, nodes))
     inputs, outputs = tensors_of(graph)
     kernel = lower_for_grid(inputs, outputs, name, _strides_of(inputs, outputs, input_strides, output_strides))
     return replace(kernel, attrs=_facts(graph, nodes))
+
+
+def _running_for_grid(node: Node, name: str) -> GridKernel:
+    (x,), (out,) = node.inputs, node.outputs
+    by = node.op.attr("running")(node.attrs, (x.type,))
+    if by is None:
+        raise ValueError(f"{node.op.name} of {x.type} has no kernel on a GPU")
+    axis = node.attrs["axis"] % x.type.rank
+    return lower_scan_for_grid(by, axis, x.type.shape, x.type.dtype, out.type.dtype, name)
 
 
 def _facts(graph: Graph, nodes: Sequence[Node]) -> dict[str, object]:

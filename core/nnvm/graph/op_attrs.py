@@ -86,6 +86,16 @@ declare(
     "(attrs) -> callable(env: Mapping[str, int], *tensors) -> sequence of tensors | None",
     "How a vendor's library runs a node on a GPU, where that is chosen (results share no memory); None: it cannot.",
 )
+declare(
+    "any_order",
+    "(attrs, inputs) -> bool",
+    "Whether build_tir's loops may run in any order, and contributions to one element be combined as they come.",
+)
+declare(
+    "running",
+    "(attrs, inputs) -> str | None",
+    "It combines running elements along attribute `axis`, by that operation; None: not in types that a GPU does.",
+)
 declare("permutation", "(attrs, rank) -> tuple[int, ...]", "Output axis i is input axis permutation[i]; nothing else.")
 declare("algebra", "str", "Which operation of arithmetic it is (add, subtract, multiply, divide), for rewriting.")
 declare("commutative", "bool", "Its two inputs may be swapped.")

@@ -95,7 +95,7 @@ def _scan(name: str, op: str, start: int, reference: Callable[..., Any], doc: st
 
     register(
         name, inputs=["data"], doc=doc, infer_type=_scan_type, pattern=OpPattern.OPAQUE, build_tir=build_tir,
-        reference=in_numpy,
+        reference=in_numpy, running=lambda attrs, inputs: op if inputs[0].rank > 0 else None,
         params={"axis": Param("along which", integer),
                 "dtype": Param("of the result; None: the input's, int64 for ints and bools",
                                optional(element_type), None)},

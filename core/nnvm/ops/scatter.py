@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from nnvm import te
-from nnvm.dim import Dim
-from nnvm.dtype import I64, DType
+from nnvm.dim import Dim, is_static
+from nnvm.dtype import F32, F64, I32, I64, DType
 from nnvm.graph.op import Param, register
 from nnvm.graph.op_attrs import OpPattern
 from nnvm.graph.types import TensorType
@@ -35,6 +35,11 @@ _REDUCE: dict[str, tuple[str, Callable[[DType], Any]]] = {
     "amin": ("min", lambda t: t.max),
     "mean": ("add", lambda t: 0),
 }
+
+
+def _adds_up(inputs: Types) -> bool:
+    """Whether a GPU adds to elements of the first input in memory, and all sizes are known."""
+    return inputs[0].dtype in (F32, F64, I32, I64) and all(is_static(t.shape) for t in inputs)
 
 
 def _combine(reduce: str, old: Expr, new: Expr) -> Expr:
@@ -151,6 +156,7 @@ register(
                             choice("none", "add", "prod", "amax", "amin", "mean"), "none"),
             "include_self": Param("whether data's own elements are combined too", boolean, True)},
     build_tir=_scatter_tir, reference=_scatter_array, inplace=((0, 0),),
+    any_order=lambda attrs, inputs: attrs["reduce"] == "add" and _adds_up(inputs),
 )  # fmt: skip
 
 
@@ -209,4 +215,5 @@ register(
     params={"axes": Param("axis of each index tensor, rising", integers),
             "accumulate": Param("add, each time an element is named", boolean, False)},
     build_tir=_index_put_tir, reference=_index_put_array, inplace=((0, 0),),
+    any_order=lambda attrs, inputs: attrs["accumulate"] and _adds_up(inputs),
 )  # fmt: skip

@@ -79,11 +79,12 @@ def _call_scheduled(node: Node, arrays: Sequence[Array], symbols: Mapping[str, i
 
 
 def _call_triton(node: Node, arrays: Sequence[Array], symbols: Mapping[str, int]) -> list[Array]:
-    """As a group of its own in Triton's interpreter."""
+    """As a group of its own in Triton's interpreter, with a fence behind each tensor: where a tile is larger than what
+    is left, the rest must be masked."""
     graph = Graph(node.outputs, tuple(e.node for e in node.inputs))
-    outputs = _outputs(node, symbols)
-    run_launches(lower_group_for_gpu(graph, "kernel"), [*map(np.ascontiguousarray, arrays), *outputs], symbols)
-    return outputs
+    params = [fenced(np.asarray(a, order="C"), False) for a in (*arrays, *_outputs(node, symbols))]
+    run_launches(lower_group_for_gpu(graph, "kernel"), params, symbols)
+    return params[len(arrays) :]
 
 
 def run_launches(group: GridKernel, arrays: Sequence[Array], symbols: Mapping[str, int] | None = None) -> None:

@@ -61,6 +61,11 @@ GROUPS: dict[str, Build] = {
                                     x(1, 2, 130, 64, dtype=F16), groups=2),
     "attention_mask": lambda x: _op("attention", x(1, 2, 20, 32), x(1, 2, 20, 32), x(1, 2, 20, 32),
                                     x(1, 1, 20, 20, dtype=BOOL)),
+    "scatter_add": lambda x: _op("scatter", x(6, 60), x(7, 40, dtype=I64), x(7, 40), axis=0, reduce="add"),
+    "embedding_gradient": lambda x: _op("index_put", x(6, 24), x(5, 3, 24), x(5, 3, dtype=I64), axes=(0,),
+                                        accumulate=True),
+    "running_sum": lambda x: _op("cumsum", x(3, 2500), axis=1),
+    "running_product": lambda x: _op("cumprod", x(2, 40, 5, dtype=F16), axis=1, dtype="float32"),
 }  # fmt: skip
 #: Sizes of real models, for which templates take their largest tiles.
 WIDE: dict[str, Build] = {

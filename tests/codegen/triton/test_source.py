@@ -14,6 +14,7 @@ from nnvm.graph.evaluate import evaluate_graph
 from nnvm.graph.types import TensorType
 from nnvm.runtime.triton_launch import TritonKernel
 from nnvm.target import Target
+from nnvm.testing.fence import fenced
 from nnvm.testing.run_op import run_launches
 from nnvm.tir import interpreter
 from nnvm.tir.verify import verify
@@ -22,7 +23,8 @@ from tests.codegen.triton.groups import GROUPS, graph_of, lowered
 GOLDEN = Path(__file__).parent / "golden"
 CUDA = Target.parse("cuda -arch=sm_90")
 #: Small enough for the Tensor IR's interpreter, which visits one element at a time.
-SMALL = ("softmax", "outer_sum", "argmax", "max_pool", "take", "where", "concat_pad")
+SMALL = ("softmax", "outer_sum", "argmax", "max_pool", "take", "where", "concat_pad", "scatter_add",
+         "embedding_gradient", "running_product")  # fmt: skip
 
 rng = np.random.default_rng(7)
 
@@ -59,8 +61,8 @@ def test_values(name: str) -> None:
     graph = graph_of(name)
     arrays = [array(v[0].type) for v in graph.inputs]
     (expected,) = evaluate_graph(graph, arrays)
-    out = np.empty(expected.shape, graph.outputs[0].type.dtype.numpy)
-    run_launches(lowered(name), [*arrays, out])
+    *read, out = map(fenced, (*arrays, np.empty(expected.shape, graph.outputs[0].type.dtype.numpy)))
+    run_launches(lowered(name), [*read, out])
     rtol, atol = (4e-3, 4e-3) if out.dtype == np.float16 else (2e-5, 2e-5)
     atol *= max(1.0, float(np.abs(expected).max()))
     np.testing.assert_allclose(out.astype(np.float64), expected.astype(np.float64), rtol=rtol, atol=atol)

@@ -311,7 +311,8 @@ class Writer(Scopes):
         with self.under(masks):
             at = self.pointer(e.buffer, index, frozenset(), bool(masks))
         # a condition on other axes of the tile cannot make the address a wrong one
-        with self.under(tuple(m for m in masks if self._condition(m[0]).dims <= at.dims)):
+        dims = [self._condition(cond, masks[:n]).dims for n, (cond, _) in enumerate(masks)]
+        with self.under(tuple(m for m, d in zip(masks, dims) if d <= at.dims)):
             mask = self.mask()
         extra = "" if mask is None else f", mask={mask.text}, other={other}"
         return self.named(Value(f"tl.load({at.text}{extra})", at.dims), e.buffer.name)

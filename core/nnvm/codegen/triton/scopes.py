@@ -121,8 +121,8 @@ class Scopes:
         if (found := self._find(key)) is not None:
             return found
         values = []
-        for cond, holds in self._masks:
-            v = self._condition(cond)
+        for n, (cond, holds) in enumerate(self._masks):
+            v = self._condition(cond, self._masks[:n])
             values.append(v if holds else Value(f"~{paren(v.text)}", v.dims))
         if len(values) == 1 and self._masks[0][1]:
             return values[0]
@@ -131,8 +131,9 @@ class Scopes:
         self._known[-1][key] = made
         return made
 
-    def _condition(self, cond: Expr) -> Value:
-        with self.under(()):
+    def _condition(self, cond: Expr, around: Masks) -> Value:
+        """A condition inside others: what it reads is there only where these hold."""
+        with self.under(around):
             return self.value(cond)
 
     def _find(self, key: tuple[object, ...]) -> Value | None:

@@ -16,7 +16,7 @@ from nnvm.codegen.triton.expr import Writer
 from nnvm.codegen.triton.scopes import Tile, Value
 from nnvm.codegen.triton.types import number, pointer_type, type_name
 from nnvm.dtype import DType
-from nnvm.te.expr import Binary, Cast, Const, Expr, Load, Reduce, Var
+from nnvm.te.expr import Binary, Buffer, Cast, Const, Expr, Load, Reduce, Select, Var
 from nnvm.tir.stmt import Allocate, Assert, For, If, Let, PrimFunc, Seq, Stmt, Store
 from nnvm.tir.visitor import children, free_vars, post_order, reduced, reductions, roots, stmts
 
@@ -116,7 +116,7 @@ class _Source:
 
     def stmt(self, s: Stmt) -> None:
         found = () if isinstance(s, (Seq, For)) else reductions(s)
-        if found and not _is_dot(s):
+        if found and not _is_dot(s) and _running(s) is None:
             inner = [a.var for e in found for a in reduced(e)]
             with self.writer.placed(self._tile([*self.around, *inner])):
                 self._one(s)
@@ -180,7 +180,8 @@ class _Source:
 
     def store(self, s: Store) -> None:
         writer = self.writer
-        value = writer.value(s.value)
+        combined = _combined_in_memory(s)
+        value = writer.value(s.value if combined is None else combined.b)
         mask = writer.mask()
         if s.mask is not None:
             own = writer.value(s.mask)
@@ -189,6 +190,10 @@ class _Source:
         (index,) = s.indices
         pointer = writer.pointer(s.buffer, index, dims, True)
         extra = "" if mask is None else f", mask={mask.text}"
+        if combined is not None:
+            whole = writer.broadcast(value, pointer.dims | dims)
+            self._line(f'tl.atomic_{combined.op}({pointer.text}, {whole.text}{extra}, sem="relaxed")')
+            return
         self._line(f"tl.store({pointer.text}, {value.text}{extra})")
 
     def local_store(self, s: Store) -> None:
@@ -201,6 +206,9 @@ class _Source:
             text = f"tl.full({shape}, {number(s.value.value)}, {type_name(s.buffer.dtype)})"
         elif (product := self._dot(s)) is not None:
             text = product
+        elif (running := _running(s)) is not None:
+            place = writer.tile.places[self.around[-1]]
+            text = f"tl.{running[0]}({writer.names[running[1]].text}, axis={place})"
         else:
             value = writer.broadcast(writer.value(s.value), dims)
             text = value.text
@@ -249,6 +257,17 @@ class _Source:
         return any(v is lane or place in self.writer.names.get(v, Value("")).dims for v in free_vars(e))
 
 
+def _combined_in_memory(s: Store) -> Binary | None:
+    """``out[p] + value``, and the like, that is stored to out[p], where p comes from memory: so several lanes may store
+    to one element, and each must add to what the others left there."""
+    e = s.value
+    if not isinstance(e, Binary) or e.op not in ("add", "max", "min") or not isinstance(e.a, Load):
+        return None
+    if e.a.buffer is not s.buffer or e.a.indices != s.indices:
+        return None
+    return e if any(isinstance(x, Load) for i in s.indices for x in post_order(i)) else None
+
+
 def _half(e: Expr) -> TypeGuard[Cast]:
     return isinstance(e, Cast) and e.a.dtype.is_half
 
@@ -277,7 +296,7 @@ def _extents(body: Stmt) -> _Extents:
     found = _Extents()
 
     def walk(s: Stmt, depth: int) -> None:
-        if not isinstance(s, (Seq, For)) and not _is_dot(s):
+        if not isinstance(s, (Seq, For)) and not _is_dot(s) and _running(s) is None:
             for axis in (a for e in reductions(s) for a in reduced(e)):
                 assert isinstance(axis.extent, int)
                 found.put(axis.var, depth, axis.extent)
@@ -303,6 +322,23 @@ def _extents(body: Stmt) -> _Extents:
 def _is_dot(s: Stmt) -> bool:
     e = s.value if isinstance(s, Store) and s.buffer.scope == "local" else None
     return isinstance(e, Binary) and e.op == "add" and isinstance(e.a, Load) and isinstance(e.b, Reduce)
+
+
+_RUNNING = {"sum": "cumsum", "prod": "cumprod"}
+
+
+def _running(s: Stmt) -> tuple[str, Buffer] | None:
+    """``run[i, j] = sum over r of (part[i, r] where r <= j, else 0)`` of tiles: Triton's function, and `part`."""
+    e = s.value if isinstance(s, Store) and s.buffer.scope == "local" else None
+    if not isinstance(e, Reduce) or e.op not in _RUNNING or e.index is not None or not isinstance(e.source, Select):
+        return None
+    (axis,), cond, part = reduced(e), e.source.cond, e.source.a
+    assert isinstance(s, Store)
+    lane = s.indices[-1]
+    if not isinstance(cond, Binary) or cond.op != "le" or cond.a is not axis.var or cond.b is not lane:
+        return None
+    fits = isinstance(part, Load) and part.buffer.scope == "local" and part.indices == (*s.indices[:-1], axis.var)
+    return (_RUNNING[e.op], part.buffer) if fits and isinstance(part, Load) else None
 
 
 def _uses(body: Stmt) -> dict[Expr, int]:

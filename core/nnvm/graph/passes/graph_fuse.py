@@ -54,7 +54,8 @@ class FuseLimits:
         serial_rows, serial_elements: a reduction to fewer results than `serial_rows` runs on one thread; it takes no
             expensive nodes over more than `serial_elements` elements, which threads share among them.
         search: groups looked at to exclude a cycle; where that does not suffice, nothing is fused.
-        loop_nests: whether an op that builds its own loop nest is a kernel; on a GPU the frontend runs it.
+        loop_nests: whether an op that builds its own loop nest is a kernel; on a GPU the frontend runs it,
+        any_order: but for those whose loops may run in any order (setting ``deterministic``: those too).
     """
 
     nodes: int = 64
@@ -67,6 +68,7 @@ class FuseLimits:
     serial_elements: int = 1 << 24
     search: int = 256
     loop_nests: bool = True
+    any_order: bool = False
 
 
 #: Every node a group of its own.
@@ -86,7 +88,9 @@ def graph_fuse(graph: Graph, context: PassContext) -> Graph:
 
 
 def _limits(limits: FuseLimits, context: PassContext) -> FuseLimits:
-    return replace(limits, loop_nests=False) if context.target.is_gpu else limits
+    if not context.target.is_gpu:
+        return limits
+    return replace(limits, loop_nests=False, any_order=not context.options.get("deterministic"))
 
 
 def fuse_graph(graph: Graph, limits: FuseLimits | None = None) -> Graph:
@@ -345,9 +349,19 @@ class _Fuser:
 
         A view of an input that the caller gives with strides is a copy.
         """
-        if not (node.op.has("compute") or (node.op.has("build_tir") and self.limits.loop_nests)):
+        if not (node.op.has("compute") or (node.op.has("build_tir") and self._takes_nest(node))):
             return False
         return not is_view(node) or node.inputs[0].node in self.strided
+
+    def _takes_nest(self, node: Node) -> bool:
+        """Whether a loop nest becomes a kernel: in its order, or where none is needed."""
+        if self.limits.loop_nests:
+            return True
+        types = tuple(e.type for e in node.inputs)
+        rule = node.op.attr("any_order") if self.limits.any_order else None
+        if rule is None:
+            rule = node.op.attr("running")
+        return rule is not None and bool(rule(node.attrs, types))
 
     def _producers(self, node: Node) -> list[_Group]:
         found = (self.group_of.get(e.node) for e in node.inputs)

@@ -37,6 +37,7 @@ from nnvm.te.expr import (
 from nnvm.te.tensor import IterVar, Tensor
 from nnvm.tir.affine import Affine, Space, affine, atom_affine
 from nnvm.tir.stmt import Allocate, For, Let, Stmt, Store, seq
+from nnvm.tir.visitor import post_order
 
 __all__ = ["attention_body"]
 
@@ -160,8 +161,10 @@ class _Builder:
         decay = Var("decay", self.dtype)
         before = Unary("exp", self._load(self.top) - top)
         logits = Emitter(held=self._held).value(self.logits)
-        inside = self.j.inside
-        masked = logits if inside is None else Select(inside, logits, least)
+        masked = logits
+        rows = self.i.inside if _reads(logits) else None  # a mask has no rows beyond the last query's
+        for inside in (self.j.inside, rows):
+            masked = masked if inside is None else Select(inside, masked, least)
         v = self._value_factor()
         weighted = Reduce("sum", Binary("mul", self._load(self.s), v), lane)
         tail = seq([
@@ -216,3 +219,8 @@ class _Builder:
         value = Emitter(held=self._held).value(self.inliner.element(self.a.out, at))
         address = Emitter().index(self.out.address(at))
         return self._output_tile(Store(self.out.buffer, (address,), value), True)
+
+
+def _reads(e: Expr) -> bool:
+    """Whether an expression reads memory of the graph's."""
+    return any(isinstance(x, Load) and x.buffer.scope == "global" for x in post_order(e))
