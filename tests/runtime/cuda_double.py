@@ -52,8 +52,11 @@ class CudaDouble:
                 for b in (b for b in (launch.narrow, launch.wide) if b is not None):
                     s = sources[b.start]
                     source = TritonSource(s["symbol"], s["source"], tuple(map(tuple, s["signature"])), launch.messages)
-                    digest = hashlib.sha256(code[b.start : b.start + b.size]).digest()
-                    self._kernels[digest] = (source, b, b is launch.wide)
+                    self.know(code[b.start : b.start + b.size], source, b, b is launch.wide)
+
+    def know(self, code, source, binary, wide):
+        """From now on `code` is a module with the function of `source`."""
+        self._kernels[hashlib.sha256(code).digest()] = (source, binary, wide)
 
     def __getattr__(self, name):
         if name not in PROTOTYPES:

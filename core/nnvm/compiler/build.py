@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import nnvm.ops  # noqa: F401  registers the operators
+from nnvm.compiler import cuda_device  # noqa: F401  registers the device
 from nnvm.compiler.debug_log import log_kernels
 from nnvm.compiler.lower_group import lower_group, lower_group_for_gpu
 from nnvm.compiler.pipeline import pipeline

@@ -29,7 +29,7 @@ from nnvm.graph.passes.infer_type import infer_type
 from nnvm.graph.types import TensorType
 from nnvm.graph.unique_names import with_unique_names
 from nnvm.graph.verify import verify
-from nnvm.runtime.graph_runtime import Library, run_prepare
+from nnvm.runtime.graph_runtime import Library, on_host, run_prepare
 from nnvm.target import Target
 
 __all__ = ["DTypes", "Shapes", "build", "build_config", "optimize", "typed_graph"]
@@ -116,8 +116,8 @@ def build(
     if compiled.prepare is None:
         return main, Library(compiled.plan, None, {}, chosen), kept
     early = compiled.prepare.plan
-    prepared = [v.name for v in main.inputs if v.attrs["kind"] == "prepared"]
-    kept.update(zip(prepared, run_prepare(early, weights), strict=True))
+    prepared = [v for v in main.inputs if v.attrs["kind"] == "prepared"]
+    kept.update((v.name, on_host(v, a)) for v, a in zip(prepared, run_prepare(early, weights), strict=True))
     used = {v.name: weights[v.name] for v in early.graph.inputs}
     return main, Library(compiled.plan, early, used, chosen), kept
 

@@ -4,7 +4,7 @@ A device is a name in a `TensorType`: ``cpu`` is the memory of the process, comp
 are called after their kind, with a number where there are several (``reference``, ``cuda:0``). A kind is made known
 here (what it can run, a fact about ops) and in `nnvm.runtime.device` (how it runs it):
 
->>> register_device_kind("cuda", lambda node: None if node.op.has("compute") else "the op has no compute")
+>>> register_device_kind("npu", lambda node: None if node.op.has("compute") else "the op has no compute")
 """
 
 from __future__ import annotations

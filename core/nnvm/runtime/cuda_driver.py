@@ -16,7 +16,8 @@ from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, 
 from functools import lru_cache
 from typing import Any
 
-__all__ = ["PROTOTYPES", "CudaDevice", "CudaError", "CudaMemory", "find_device", "why_no_device"]
+__all__ = ["PROTOTYPES", "CudaDevice", "CudaError", "CudaMemory", "Function", "device_at", "find_device",
+           "why_no_device"]  # fmt: skip
 
 _LIBRARIES = ("libcuda.so.1", "libcuda.so", "nvcuda.dll")
 #: Handles and addresses on the device are 64 bits wide.
@@ -129,19 +130,47 @@ def find_device(arch: str) -> CudaDevice:
         OSError: there is no driver; the message is what is missing.
         CudaError: there is no such GPU; the same, with those that there are.
     """
-    driver = _Driver(_load())
-    driver.call("cuInit", 0)
+    driver = _started()
     seen = []
     for ordinal in range(driver.number("cuDeviceGetCount")):
-        device = driver.number("cuDeviceGet", ordinal)
-        major, minor = (driver.number("cuDeviceGetAttribute", attribute, device) for attribute in _CAPABILITY)
+        major, minor = _capability(driver, ordinal)
         if runs(arch, (major, minor)):
-            with _lock:
-                if ordinal not in _devices:
-                    _devices[ordinal] = CudaDevice(driver, device)
-                return _devices[ordinal]
+            return _device(driver, ordinal)
         seen.append(f"sm_{major}{minor}")
     raise CudaError(f"a GPU that runs {arch} (there is {', '.join(seen) or 'none'})")
+
+
+def device_at(ordinal: int) -> CudaDevice:
+    """The GPU of that number.
+
+    Raises:
+        OSError: there is no driver; the message is what is missing.
+        CudaError: there is no such GPU.
+    """
+    driver = _started()
+    count = driver.number("cuDeviceGetCount")
+    if ordinal >= count:
+        raise CudaError(f"there is no GPU {ordinal}: there are {count}")
+    return _device(driver, ordinal)
+
+
+def _started() -> _Driver:
+    driver = _Driver(_load())
+    driver.call("cuInit", 0)
+    return driver
+
+
+def _capability(driver: _Driver, ordinal: int) -> tuple[int, int]:
+    device = driver.number("cuDeviceGet", ordinal)
+    major, minor = (driver.number("cuDeviceGetAttribute", attribute, device) for attribute in _CAPABILITY)
+    return major, minor
+
+
+def _device(driver: _Driver, ordinal: int) -> CudaDevice:
+    with _lock:
+        if ordinal not in _devices:
+            _devices[ordinal] = CudaDevice(driver, driver.number("cuDeviceGet", ordinal), _capability(driver, ordinal))
+        return _devices[ordinal]
 
 
 class CudaDevice:
@@ -150,8 +179,9 @@ class CudaDevice:
     Everything but `current` is to be called inside ``with device.current():``.
     """
 
-    def __init__(self, driver: _Driver, device: int) -> None:
+    def __init__(self, driver: _Driver, device: int, capability: tuple[int, int]) -> None:
         self._driver = driver
+        self.arch = f"sm_{capability[0]}{capability[1]}"
         self._context = driver.handle("cuDevicePrimaryCtxRetain", device)
         self.max_shared = driver.number("cuDeviceGetAttribute", _MAX_SHARED, device)
 

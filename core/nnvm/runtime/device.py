@@ -2,7 +2,7 @@
 
 A `DeviceRuntime` is all that a further target needs beside its facts in `nnvm.graph.devices`:
 
->>> register_runtime(DeviceRuntime("cuda", build=compile_for_cuda, receive=to_cuda, send=to_host, view=as_view))
+>>> register_runtime(DeviceRuntime("npu", build=compile_for_npu, receive=to_npu, send=to_host, view=as_view))
 
 Its values are tensors of its own kind, which the executor only hands on; on the host they are the frontend's.
 """
@@ -40,6 +40,7 @@ class DeviceRuntime:
         send: a tensor of the device as a contiguous one of the host.
         view: (memory of the host, tensor of the device, offset in bytes, shape, dtype) -> a tensor on the same memory
             of the device; the tensor itself where that is all of it.
+        at: the runtime of one device by its name, where there may be several of the kind (``cuda:1``).
     """
 
     kind: str
@@ -47,6 +48,7 @@ class DeviceRuntime:
     receive: Transfer
     send: Transfer
     view: Callable[[Memory, Any, int, tuple[int, ...], DType], Any]
+    at: Callable[[str], DeviceRuntime] | None = None
 
 
 _RUNTIMES: dict[str, DeviceRuntime] = {}
@@ -64,7 +66,8 @@ def runtime_of(device: str) -> DeviceRuntime:
     kind = kind_of(device)
     if kind not in _RUNTIMES:
         raise ValueError(f"nothing runs graphs on device {device!r}; there are runtimes for {', '.join(_RUNTIMES)}")
-    return _RUNTIMES[kind]
+    found = _RUNTIMES[kind]
+    return found if found.at is None else found.at(device)
 
 
 def copy_call(node: Node) -> DeviceCall:

@@ -19,18 +19,20 @@ from typing import Any
 
 import numpy as np
 
-from nnvm.dim import is_static
+from nnvm.dim import evaluate, is_static
 from nnvm.dtype import f32_to_bf16
+from nnvm.graph.devices import CPU
 from nnvm.graph.evaluate import bind_symbols
 from nnvm.graph.graph import Graph
 from nnvm.graph.node import Node
+from nnvm.runtime.device import runtime_of
 from nnvm.runtime.executor import Executor, KernelStep, Plan
 from nnvm.runtime.memory import NumpyMemory
 from nnvm.runtime.triton_interpret import is_interpreting
 from nnvm.runtime.triton_launch import TritonKernel
 from nnvm.target import Target
 
-__all__ = ["GraphModule", "Library", "create", "run_prepare"]
+__all__ = ["GraphModule", "Library", "create", "on_host", "run_prepare"]
 
 Array = np.ndarray[Any, Any]
 
@@ -140,7 +142,8 @@ class GraphModule:
         if missing := [n for n in self._inputs if n not in self._values]:
             raise ValueError(f"the inputs {', '.join(missing)} are not set; set_input gives them their values")
         arrays = [self._values[v.name] if v.name in self._values else _unread(v) for v in self.graph.inputs]
-        read = [(v, a) for v, a in zip(self.graph.inputs, arrays) if v.name in self._inputs]
+        read = [(v, a) for v, a in zip(self.graph.inputs, arrays)
+                if v.name in self._inputs and v[0].type.device == CPU]  # fmt: skip
         bind_symbols(Graph((), tuple(v for v, _ in read)), [a for _, a in read])
         self._outputs = self._executor.run(arrays)
 
@@ -156,7 +159,7 @@ class GraphModule:
         values = {**self._params, **self._values}
         if name not in values:
             raise ValueError(f"the input {name} is not set")
-        return values[name]
+        return on_host(self._inputs.get(name) or self._early[name], values[name])
 
     def get_output(self, index: int, out: Array | None = None) -> Array:
         """Output `index` of the last run (bfloat16 as uint16 bits), copied to `out` where one is given.
@@ -191,7 +194,7 @@ class GraphModule:
         name = self._name(key)
         array = _fitting(self._inputs.get(name) or self._early[name], value)
         if name in self._inputs:
-            self._values[name] = array
+            self._values[name] = _there(self._inputs[name], array)
         if name in self._early:
             self._params[name] = array
             self._stale = True
@@ -209,6 +212,22 @@ class GraphModule:
 def run_prepare(plan: Plan, params: Mapping[str, Array], executor: Executor | None = None) -> list[Array]:
     """What depends on parameters only, in the order of the main graph's prepared inputs."""
     return (executor or _executor(plan)).run([np.ascontiguousarray(params[v.name]) for v in plan.graph.inputs])
+
+
+def on_host(v: Node, value: Any) -> Array:
+    """The value of an input as an array of the host's."""
+    t = v[0].type
+    if t.device == CPU or isinstance(value, np.ndarray):
+        array: Array = value
+        return array
+    sent: Array = runtime_of(t.device).send(NumpyMemory(), value, tuple(evaluate(d, {}) for d in t.shape), t.dtype)
+    return sent
+
+
+def _there(v: Node, array: Array) -> Any:
+    """An array as a value of the input's device."""
+    t = v[0].type
+    return array if t.device == CPU else runtime_of(t.device).receive(NumpyMemory(), array, array.shape, t.dtype)
 
 
 def _executor(plan: Plan) -> Executor:
