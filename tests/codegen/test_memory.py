@@ -8,7 +8,8 @@ import pytest
 from nnvm.dim import symbol
 from nnvm.dtype import BOOL, F16, F32, F64, I8, I32, I64, U8, DType, dtype
 from nnvm.kernel_error import KernelError, KernelIndexError
-from nnvm.runtime.llvm_jit import compile_funcs
+from nnvm.runtime.llvm_jit import assembly, compile_funcs
+from nnvm.target import Target
 from nnvm.te.expr import (
     Binary,
     Broadcast,
@@ -28,7 +29,7 @@ from nnvm.te.expr import (
 )
 from nnvm.testing.fence import fenced
 from nnvm.tir import interpreter
-from nnvm.tir.stmt import Allocate, Assert, For, If, Let, PrimFunc, Seq, Stmt, Store, seq
+from nnvm.tir.stmt import Allocate, Assert, For, If, Let, Prefetch, PrimFunc, Seq, Stmt, Store, seq
 
 
 def compare(func: PrimFunc, *inputs: np.ndarray, symbols: dict[str, int] | None = None, threads: int = 1) -> np.ndarray:
@@ -374,6 +375,16 @@ def test_the_first_failure_wins() -> None:
             kernel(np.array(values, np.int32), np.zeros(1, np.int32))
     kernel(np.array([1, 1], np.int32), out := np.zeros(1, np.int32))
     assert out[0] == 7
+
+
+def test_prefetch_of_what_does_not_exist() -> None:
+    x, y, i = Buffer("x", (4, 8), F32), Buffer("y", (4, 8), F32), Var("i")
+    row = Ramp(const(0), 1, 8)
+    hints = [Prefetch(x, (i * step, const(3))) for step in (1, 1 << 40, -(1 << 40))]
+    copy = Store(y, (i, row), Load(x, (i, row)))
+    func = PrimFunc("p", (x, y), 1, (), For(i, const(4), seq([*hints, copy])))
+    compare(func, data(F32, 4, 8))
+    assert "prefetcht1" in assembly(func, Target.parse("llvm -mcpu=haswell -mtriple=x86_64-unknown-linux-gnu"))
 
 
 def test_bool_and_half_in_memory() -> None:

@@ -8,16 +8,17 @@ import numpy as np
 import pytest
 
 from nnvm import te
-from nnvm.dim import evaluate, symbol
+from nnvm.dim import evaluate, row_major, symbol
 from nnvm.dtype import F16, F32
 from nnvm.runtime.llvm_jit import compile_funcs
 from nnvm.schedules.cpu.contraction import contraction, match, tile_rows
 from nnvm.target import Target
 from nnvm.te.expr import Fma, cast, maximum, select
 from nnvm.te.tensor import Tensor, compute, placeholder, reduce_axis
-from nnvm.tir.stmt import Allocate, For, PrimFunc, Store
+from nnvm.tir import interpreter
+from nnvm.tir.stmt import Allocate, For, Prefetch, PrimFunc, Seq, Stmt, Store
 from nnvm.tir.verify import verify
-from nnvm.tir.visitor import stmts
+from nnvm.tir.visitor import StmtMutator, stmts
 
 TARGETS = ["x86-64", "haswell", "skylake-avx512"]
 RNG = np.random.default_rng(0)
@@ -109,6 +110,13 @@ def test_the_accumulators_are_a_register_tile():
 @pytest.mark.parametrize("registers,vectors,most", [(16, 2, 6), (16, 3, 4), (32, 2, 14)])
 def test_rows_of_a_tile_leave_registers_for_the_operands(registers, vectors, most):
     assert tile_rows(1000 * most, vectors, registers)[0] == most
+
+
+@pytest.mark.parametrize("m,rows", [(128, 6), (197, 6), (8, 4), (4, 4)])
+def test_rows_left_over_are_better_than_small_tiles(m, rows):
+    inputs, o = dense(m, 64, 64, 16)
+    widths = {s.buffer.shape[0] for s in stmts(lowered(inputs, [o]).body) if isinstance(s, Allocate)}
+    assert max(widths) == rows
 
 
 def test_rows_of_a_tile_divide_a_narrow_image():
@@ -253,6 +261,70 @@ def test_the_rows_left_over_make_no_block_of_their_own(rows):
     inputs, o = dense(rows, 768, 64, 16)
     loop = next(s for s in stmts(lowered(inputs, [o]).body) if isinstance(s, For) and s.kind == "parallel")
     assert loop.extent.value == 2 * (64 // 16)
+
+
+class OnlyHints(StmtMutator):
+    """A loop nest without what it computes."""
+
+    def visit_store(self, s: Store) -> Stmt:
+        return Seq(())
+
+    def visit_for(self, s: For) -> Stmt:
+        return self._for(s) if any(isinstance(x, Prefetch) for x in stmts(s)) else Seq(())
+
+
+def asked_for(func: PrimFunc) -> list[tuple[str, int]]:
+    """The buffers and cache lines that the hints of a kernel name, in order."""
+    found = []
+    func = replace(func, body=OnlyHints().stmt(func.body))
+
+    class Recorder(interpreter._Interpreter):
+        def prefetch(self, s: Prefetch) -> None:
+            place = np.ravel_multi_index([0] * len(s.buffer.shape), s.buffer.shape)
+            for i, stride in zip(s.indices, row_major(s.buffer.shape)):
+                place += int(self._fresh(i)) * stride
+            found.append((s.buffer.name, place * 4 // 64))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(interpreter._STATEMENTS, Prefetch, Recorder.prefetch)
+        interpreter.run(func, [np.zeros(b.shape, np.float32) for b in func.params])
+    return found
+
+
+@pytest.mark.parametrize("cpu,block", [("haswell", 16), ("haswell", 8), ("skylake-avx512", 32)])
+@pytest.mark.parametrize("m,k,cache", [(60, 20, 8), (60, 400, 128), (97, 400, 128)], ids=["whole", "parts", "chunks"])
+def test_the_next_panel_is_fetched(cpu, block, m, k, cache):
+    """The hints for `w` name its cache lines: but for the first panel nearly all where the last block is smaller."""
+    inputs, o = dense(m, k, 1024 if k == 20 else 256, block)
+    where = replace(target(cpu), l1_bytes=1 << 10, l2_bytes=cache << 10)
+    func = contraction(inputs, [o], where, "f", {})
+    assert func is not None
+    verify(func)
+    found = asked_for(func)
+    assert {name for name, _ in found} == {"w"}
+    lines = int(np.prod(inputs[1].shape)) * 4 // 64
+    panel = min(k, 256) * block * 4 // 64 + 1
+    missing = set(range(panel, lines)) - {line for _, line in found}
+    assert len(missing) <= (0.1 * lines if m == 97 else 0)
+    assert len(found) <= 2.2 * lines * (2 if m == 97 else 1)  # two blocks of rows read all of it
+
+
+@pytest.mark.parametrize("m,n", [(12, 320), (48, 16)])
+def test_nothing_is_fetched_for_few_rows_or_small_weights(m, n):
+    inputs, o = dense(m, 300, n, 16)
+    func = contraction(inputs, [o], TINY, "f", {})
+    assert func is not None and not any(isinstance(s, Prefetch) for s in stmts(func.body))
+
+
+@pytest.mark.parametrize("rows", [1, 29, 100])
+def test_symbolic_rows_fetch_a_panel_once(rows):
+    m = symbol("m")
+    inputs, o = dense(m, 301, 64, 16)
+    func = contraction(inputs, [o], TINY, "f", {})
+    assert func is not None and any(isinstance(s, Prefetch) for s in stmts(func.body))
+    x, w, bias, residual = whole(rows, 301), whole(64, 301), whole(64), whole(rows, 64)
+    (out,) = execute(inputs, [o], [x, pack(w, 16), bias, residual], TINY, m=rows)
+    np.testing.assert_array_equal(out, np.maximum(x @ w.T + bias + residual, 0))
 
 
 @pytest.mark.parametrize("layout", ["kn", "nk"])

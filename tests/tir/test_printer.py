@@ -27,7 +27,7 @@ from nnvm.te.expr import (
     dim_expr,
 )
 from nnvm.tir.printer import show, structural_key
-from nnvm.tir.stmt import Allocate, Assert, For, If, Let, PrimFunc, Seq, Store
+from nnvm.tir.stmt import Allocate, Assert, For, If, Let, Prefetch, PrimFunc, Seq, Store
 
 
 def scale(
@@ -55,6 +55,7 @@ def test_every_statement() -> None:
     mask = binary("lt", Ramp(i, 1, 4), 9)
     body = Seq((
         Assert(binary("ge", i, 0), "no"),
+        Prefetch(b, (i + 64,)),
         Allocate(t, Let(v, const(1.5, F32), Store(b, (i,), Binary("add", v, Load(t, (const(2),)))))),
         Allocate(u, If(binary("lt", i, 3), For(j, const(4), Store(u, (j,), const(-1.0, F32)), "unrolled"), Seq(()))),
         Store(b, (Ramp(i, 1, 4),), Load(b, (Ramp(i, 1, 4),), mask), mask),
@@ -62,6 +63,7 @@ def test_every_statement() -> None:
     assert show(For(i, const(9), body)) == textwrap.dedent("""\
         for i in 0..9:
           assert i >= 0, 'no'
+          prefetch b[i + 64]
           local t: float32[4]
           let v: float32 = 1.5
           b[i] = v + t[2]

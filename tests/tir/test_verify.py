@@ -28,7 +28,7 @@ from nnvm.te.expr import (
     dim_expr,
 )
 from nnvm.te.tensor import Read, placeholder
-from nnvm.tir.stmt import Allocate, Assert, For, If, Let, PrimFunc, Seq, Stmt, Store
+from nnvm.tir.stmt import Allocate, Assert, For, If, Let, Prefetch, PrimFunc, Seq, Stmt, Store
 from nnvm.tir.verify import VerifyError, problems, verify
 
 A, B = Buffer("a", (8,), F32), Buffer("b", (8,), F32)
@@ -113,6 +113,8 @@ CASES: dict[str, tuple[Stmt, str]] = {
     ),
     "condition": (If(ZERO, put(ONE)), "the condition is int64, not bool"),
     "assertion": (Assert(ONE, "no"), "the condition is float32, not bool"),
+    "prefetch": (Prefetch(S, (ZERO,)), "s"),
+    "prefetched vector": (Prefetch(A, (Ramp(ZERO, 1, 4),)), "a"),
     "let": (Let(I, ONE, put(ONE)), "i is int64, its value float32"),
 }
 

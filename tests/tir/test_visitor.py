@@ -6,7 +6,7 @@ import pytest
 
 from nnvm.dtype import F32
 from nnvm.te.expr import Binary, Broadcast, Buffer, Const, Expr, Load, Ramp, Select, Unary, Var, binary, const
-from nnvm.tir.stmt import Allocate, Assert, For, If, Let, Seq, Stmt, Store
+from nnvm.tir.stmt import Allocate, Assert, For, If, Let, Prefetch, Seq, Stmt, Store
 from nnvm.tir.visitor import (
     ExprMutator,
     ExprVisitor,
@@ -50,6 +50,13 @@ def test_statements_and_free_variables() -> None:
     assert free_vars(s) == [Y]
     assert free_vars(X + Y) == [X, Y]
     assert len(loads(s)) == 2
+
+
+def test_prefetch() -> None:
+    hint = Prefetch(A, (X + Y,))
+    assert free_vars(hint) == [X, Y] and StmtMutator().stmt(hint) is hint
+    new = substitute(hint, {X: const(2), Y: const(3)}, {A: B})
+    assert isinstance(new, Prefetch) and new.buffer is B and [i.value for i in new.indices] == [5]
 
 
 def test_nothing_replaced_gives_the_same_object() -> None:

@@ -39,7 +39,7 @@ from nnvm.te.expr import (
 )
 from nnvm.tir import numeric
 from nnvm.tir.numeric import DIVISIONS, KernelError, Value
-from nnvm.tir.stmt import Allocate, Assert, For, If, Let, PrimFunc, Seq, Stmt, Store
+from nnvm.tir.stmt import Allocate, Assert, For, If, Let, Prefetch, PrimFunc, Seq, Stmt, Store
 from nnvm.tir.visitor import children, post_order, reduced
 
 __all__ = ["KernelError", "evaluate_expr", "run"]
@@ -149,6 +149,10 @@ class _Interpreter:
     def assertion(self, s: Assert) -> None:
         if not self._fresh(s.cond):
             raise KernelError(s.message)
+
+    def prefetch(self, s: Prefetch) -> None:
+        for i in s.indices:
+            self._fresh(i)
 
     # --- expressions
 
@@ -287,6 +291,7 @@ _Method = Callable[[Any, Any], Any]
 _STATEMENTS: dict[type, _Method] = {
     Store: _Interpreter.store, For: _Interpreter.for_loop, Seq: _Interpreter.sequence, If: _Interpreter.branch,
     Allocate: _Interpreter.allocate, Let: _Interpreter.let, Assert: _Interpreter.assertion,
+    Prefetch: _Interpreter.prefetch,
 }  # fmt: skip
 _EXPRESSIONS: dict[type, _Method] = {
     Const: _Interpreter.constant, Var: _Interpreter.variable, Unary: _Interpreter.unary, Binary: _Interpreter.binary,

@@ -35,7 +35,7 @@ from nnvm.te.expr import (
     VectorReduce,
 )
 from nnvm.te.tensor import Read
-from nnvm.tir.stmt import Allocate, Assert, For, If, Let, PrimFunc, Seq, Stmt, Store
+from nnvm.tir.stmt import Allocate, Assert, For, If, Let, Prefetch, PrimFunc, Seq, Stmt, Store
 from nnvm.tir.visitor import children, post_order, reduced, roots
 
 __all__ = ["show", "structural_key"]
@@ -149,6 +149,8 @@ class _Printer:
             self.stmt(s.body, depth)
         elif isinstance(s, Assert):
             self.line(depth, f"assert {self.text(s.cond)}, {s.message!r}")
+        elif isinstance(s, Prefetch):
+            self.line(depth, f"prefetch {self._element(s.buffer, s.indices)}")
         else:
             raise TypeError(f"no statement: {s!r}")
 
@@ -287,6 +289,8 @@ class _Key:
             self._nested(s.body)
         elif isinstance(s, Assert):
             self.parts.append(f"{kind} {numbers} {s.message!r}")
+        elif isinstance(s, Prefetch):
+            self.parts.append(f"{kind} {self.buffer(s.buffer)} {numbers}")
 
     def _nested(self, s: Stmt) -> None:
         self._stmt(s)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from nnvm.dim import Dim
 from nnvm.te.expr import Buffer, Expr, Var
 
-__all__ = ["LOOP_KINDS", "Allocate", "Assert", "For", "GridKernel", "If", "Let", "PrimFunc", "Seq", "Stmt", "Store",
-           "seq"]  # fmt: skip
+__all__ = ["LOOP_KINDS", "Allocate", "Assert", "For", "GridKernel", "If", "Let", "Prefetch", "PrimFunc", "Seq", "Stmt",
+           "Store", "seq"]  # fmt: skip
 
 #: `serial`; `parallel` (iterations independent, shared out among threads; only as an outermost loop);
 #: `vectorized` (constant extent; the pass `vectorize` turns it into vectors); `unrolled` (constant extent); `grid`
@@ -84,6 +84,14 @@ class Assert(Stmt):
 
     cond: Expr
     message: str
+
+
+@dataclass(eq=False, slots=True)
+class Prefetch(Stmt):
+    """A hint: the cache line of `buffer[indices]` will be read soon. The element need not exist."""
+
+    buffer: Buffer
+    indices: tuple[Expr, ...]
 
 
 @dataclass(eq=False, slots=True)

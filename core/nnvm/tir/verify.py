@@ -37,7 +37,7 @@ from nnvm.te.expr import (
     VectorReduce,
 )
 from nnvm.tir.printer import show
-from nnvm.tir.stmt import LOOP_KINDS, Allocate, Assert, For, If, Let, PrimFunc, Seq, Stmt, Store
+from nnvm.tir.stmt import LOOP_KINDS, Allocate, Assert, For, If, Let, Prefetch, PrimFunc, Seq, Stmt, Store
 from nnvm.tir.visitor import post_order, reduced, roots
 
 __all__ = ["VerifyError", "problems", "verify"]
@@ -354,6 +354,11 @@ class _Verifier:
         if s.cond.dtype != BOOL or s.cond.lanes != 1:
             self._say(f"the condition is {_type(s.cond)}, not bool", s)
 
+    def prefetch(self, s: Prefetch) -> None:
+        self._access(s.buffer, s)
+        if wrong := _indices(s.buffer, s.indices, 1):
+            self._say(wrong, s)
+
 
 def _short(e: Expr) -> str:
     text = show(e).splitlines()[0]
@@ -363,4 +368,5 @@ def _short(e: Expr) -> str:
 _STATEMENTS: dict[type, Callable[[Any, Any], None]] = {
     Store: _Verifier.store, For: _Verifier.loop, Seq: _Verifier.sequence, If: _Verifier.branch,
     Allocate: _Verifier.allocate, Let: _Verifier.let, Assert: _Verifier.assertion,
+    Prefetch: _Verifier.prefetch,
 }  # fmt: skip

@@ -32,7 +32,7 @@ from nnvm.te.expr import (
     binary,
 )
 from nnvm.te.tensor import IterVar, Read
-from nnvm.tir.stmt import Allocate, Assert, For, If, Let, Seq, Stmt, Store, seq
+from nnvm.tir.stmt import Allocate, Assert, For, If, Let, Prefetch, Seq, Stmt, Store, seq
 
 __all__ = ["ExprMutator", "ExprVisitor", "StmtMutator", "StmtVisitor", "children", "free_vars", "loads", "map_exprs",
            "post_order", "rebuild", "reduced", "reductions", "roots", "stmts", "substitute"]  # fmt: skip
@@ -128,6 +128,8 @@ def roots(s: Stmt) -> tuple[Expr, ...]:
         return (as_type(Let, s).value,)
     if kind is If or kind is Assert:
         return (as_type(If, s).cond,)
+    if kind is Prefetch:
+        return as_type(Prefetch, s).indices
     return ()
 
 
@@ -216,7 +218,7 @@ class _Dispatch:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        kinds: tuple[type, ...] = (*_CHILDREN, Store, For, Seq, If, Allocate, Let, Assert)
+        kinds: tuple[type, ...] = (*_CHILDREN, Store, For, Seq, If, Allocate, Let, Assert, Prefetch)
         names = {k: "visit_" + _snake(k.__name__) for k in kinds}
         cls._handlers = {k: n for k, n in names.items() if hasattr(cls, n)}
         unknown = {n for n in vars(cls) if n.startswith("visit_")} - set(names.values())
@@ -342,6 +344,10 @@ class StmtMutator(ExprMutator):
         cond = self.expr(s.cond)
         return s if cond is s.cond else Assert(cond, s.message)
 
+    def _prefetch(self, s: Prefetch) -> Stmt:
+        indices = self.exprs(s.indices)
+        return s if indices is s.indices else Prefetch(s.buffer, indices)
+
 
 _STMT_WALK: dict[type, Any] = {
     Store: StmtMutator._store,
@@ -351,6 +357,7 @@ _STMT_WALK: dict[type, Any] = {
     Allocate: StmtMutator._allocate,
     Let: StmtMutator._let,
     Assert: StmtMutator._assert,
+    Prefetch: StmtMutator._prefetch,
 }
 
 
@@ -392,6 +399,12 @@ class _Substitute(StmtMutator):
         new = self._store(s)
         if s.buffer in self._buffers and isinstance(new, Store):
             return Store(self._buffers[s.buffer], new.indices, new.value, new.mask)
+        return new
+
+    def visit_prefetch(self, s: Prefetch) -> Stmt:
+        new = self._prefetch(s)
+        if s.buffer in self._buffers and isinstance(new, Prefetch):
+            return Prefetch(self._buffers[s.buffer], new.indices)
         return new
 
     def visit_allocate(self, s: Allocate) -> Stmt:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 from nnvm.codegen.llvm import linear
 from nnvm.codegen.llvm.builder import Builder, Range
 from nnvm.codegen.llvm.expr import ExprEmitter
-from nnvm.codegen.llvm.index import SIZE_LIMIT, Slot
+from nnvm.codegen.llvm.index import SIZE_LIMIT, Lanes, Slot
 from nnvm.codegen.llvm.linear import Lin
 from nnvm.codegen.llvm.lltype import memory_type, register_type
 from nnvm.dim import numel
 from nnvm.dtype import I64
 from nnvm.te.expr import Broadcast, Buffer, Var
-from nnvm.tir.stmt import Allocate, Assert, For, If, Let, Seq, Stmt, Store
+from nnvm.tir.stmt import Allocate, Assert, For, If, Let, Prefetch, Seq, Stmt, Store
 from nnvm.tir.visitor import loads, stmts
 
 if TYPE_CHECKING:
@@ -106,6 +106,15 @@ class FunctionEmitter(ExprEmitter):
         cond = self.value(s.cond)
         bad = {"true": "false", "false": "true"}.get(cond) or self.b.binary("xor", "i1", cond, "true")
         self.fail(bad, 1, s.message)
+
+    def _prefetch(self, s: Prefetch) -> None:
+        """Into the second cache: what a loop reads in order comes from there in time."""
+        self.forget()
+        where = self.offset(s.buffer, s.indices)
+        assert isinstance(where, Lanes)
+        at = linear.pointer(self.b, self.slot(s.buffer).pointer, where.base, s.buffer.dtype.bytes)
+        self.module.declare.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        self.b.effect(f"call void @llvm.prefetch.p0(ptr {at}, i32 0, i32 2, i32 1)")
 
     def _let(self, s: Let) -> None:
         self.forget()
@@ -299,4 +308,5 @@ _STMT: dict[type, Any] = {
     Allocate: FunctionEmitter._allocate,
     Let: FunctionEmitter._let,
     Assert: FunctionEmitter._assert,
+    Prefetch: FunctionEmitter._prefetch,
 }

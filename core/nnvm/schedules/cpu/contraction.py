@@ -13,9 +13,9 @@ pixels of a plain image): the vector axis.
 
 R and V come from a model of one step of the innermost loop (`_tile`). Where the part of `w` that a column tile needs is
 too large for the caches, the reduction is cut (`_Blocks`): each part of it runs over all rows of the block, the
-sums being kept in scratch memory in between. Where no axis of the output is contiguous in an operand but the last
-reduce axis is in both (a weight as PyTorch stores it), that is the vector axis, and the accumulators are summed over
-their lanes at the end.
+sums being kept in scratch memory in between. Large weights are fetched ahead (`contraction_prefetch`). Where no axis of
+the output is contiguous in an operand but the last reduce axis is in both (a weight as PyTorch stores it), that is the
+vector axis, and the accumulators are summed over their lanes at the end.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from nnvm.dim import Dim, estimate, numel
 from nnvm.schedules.cpu.contraction_match import Contraction, match
 from nnvm.schedules.cpu.contraction_pack import pack_axis, pack_columns
+from nnvm.schedules.cpu.contraction_prefetch import Panel, prefetch_panels
 from nnvm.schedules.kernel import Strides
 from nnvm.target import Target
 from nnvm.te.expr import Cast, Expr
@@ -50,6 +51,8 @@ MANY_ROWS, UNKNOWN_SIZE = 1 << 24, 64
 PART_STEPS = 256
 #: Steps that may be summed up one after the other; longer sums are cut, as their rounding errors would grow.
 EXACT_STEPS = 384
+#: Cycles of a step that `step_cycles` leaves out, for matrices: a few rows left over cost less than smaller tiles.
+MATRIX_STEP = 0.5
 #: Cost of a byte from memory, as a number of bytes from the third cache.
 FAR = 1.5
 #: Column tiles that share a prologue or a block of partial sums.
@@ -65,7 +68,9 @@ def contraction(
         return None
     for cut in (True, False):
         try:
-            return lower(_Plan(found, target, strides, cut).schedule, [*inputs, *outputs], name, strides)
+            plan = _Plan(found, target, strides, cut)
+            func = lower(plan.schedule, [*inputs, *outputs], name, strides)
+            return plan.with_hints(func, inputs)
         except ScheduleError:
             # Blocks of sizes known at the call only cannot always be peeled, least of all where the reduction is cut.
             continue
@@ -78,8 +83,9 @@ def step_cycles(rows: int, vectors: int) -> float:
     return max(rows * vectors / 2, (rows + vectors) / 2, 4.0)
 
 
-def tile_rows(extent: Dim, vectors: int, registers: int) -> tuple[int, float]:
-    """Rows of a register tile, and the cycles per row that all the row tiles take on average."""
+def tile_rows(extent: Dim, vectors: int, registers: int, overhead: float = 0.0) -> tuple[int, float]:
+    """Rows of a register tile, and the cycles per row that all the row tiles take on average; `overhead` is added to
+    each step of each."""
     most = max(1, (registers - vectors - 1) // vectors)
     if not isinstance(extent, int):
         return most, step_cycles(most, vectors) / most
@@ -88,7 +94,8 @@ def tile_rows(extent: Dim, vectors: int, registers: int) -> tuple[int, float]:
     options = []
     for rows in range(1, min(most, extent) + 1):
         rest = extent % rows
-        cycles = extent // rows * step_cycles(rows, vectors) + (step_cycles(rest, vectors) if rest else 0.0)
+        cycles = extent // rows * (step_cycles(rows, vectors) + overhead)
+        cycles += step_cycles(rest, vectors) + overhead if rest else 0.0
         options.append((cycles / extent, -rows))
     cycles, negated = min(options)
     return -negated, cycles
@@ -137,6 +144,10 @@ class _Plan:
         self.m = s[s.cache_write(c.master, "local") if c.master in c.outputs else c.master]
         self.st = s[c.final]
         self.prologue: list[Stage] = []
+        #: Set where columns are vectors: the register tile, full ones in a block, steps of a part of the reduction.
+        self.tile: _Tile | None = None
+        self.tiles: int | None = None
+        self.steps: int | None = None
         self.packed: Stage | None = None
         self._place_elementwise()
         self._pack(strides)
@@ -178,6 +189,9 @@ class _Plan:
         st, lanes = self.st, self.lanes
         tile = self._tile(vector)
         blocks = self._blocks(tile, vector)
+        self.tile, self.steps = tile, blocks.part
+        if tile.row is not None and isinstance(tile.row.extent, int):
+            self.tiles = tile.row.extent // tile.rows if blocks.rows is None else blocks.rows
         vo, vi = st.split(vector, tile.inside * lanes)
         vv, vl = st.split(vi, lanes)
         inner, written = [vo], [vv, vl]
@@ -196,11 +210,14 @@ class _Plan:
             block, blocked[0] = st.split(blocked[0], blocks.rows)
             outer.append(block)
         if (self.prologue or blocks.across) and isinstance(inner[0].extent, int) and inner[0].extent >= 2 * CHUNK_TILES:
-            first, inner[0] = st.split(inner[0], CHUNK_TILES)
+            wide = self.prologue or inner[0].extent >= CHUNK_TILES * PARALLEL_ITERATIONS
+            first, inner[0] = st.split(inner[0], CHUNK_TILES if wide else CHUNK_TILES // 2)
             outer += [*columns, first]
             columns = []
         tiles = [*columns, *inner]
-        st.reorder(*outer, *tiles, *mid, *rows, *written)
+        # A chunk of columns is finished row by row: it is written where pages and cache lines lie side by side.
+        by_rows = blocks.across and tile.extra is None
+        st.reorder(*outer, *([*mid, *rows, *tiles] if by_rows else [*tiles, *mid, *rows]), *written)
         for a in written:
             st.vectorize(a) if a is vl else st.unroll(a)
         shared = outer if self.prologue or blocks.across else [*outer, *tiles]
@@ -214,6 +231,17 @@ class _Plan:
         else:
             at = around if blocks.across else tiles[-1]
             self._in_parts(at if at in st.leaf_axes else around, tile, blocks.part)
+
+    def with_hints(self, func: PrimFunc, inputs: Sequence[Tensor]) -> PrimFunc:
+        """`func`, which fetches ahead what it reads of `w` if that is too large for the second cache."""
+        w, (k, *more) = self.c.w.tensor, self.c.master.reduce_axes
+        steps = self.steps if self.steps is not None else k.extent
+        if self.tile is None or self.packed is not None or w not in inputs or more or not isinstance(steps, int):
+            return func
+        if not self._is_large_matrix(self.tile):
+            return func
+        panel = Panel(func.params[list(inputs).index(w)], steps, self.tile.inside * self.lanes, self.tiles)
+        return prefetch_panels(func, panel)
 
     def _before(self, axis: IterVar) -> IterVar | None:
         position = self.st.leaf_axes.index(axis)
@@ -239,13 +267,14 @@ class _Plan:
         count: Dim = vector.extent // self.lanes if extra is None else extra.extent
         most = 6 if not isinstance(count, int) else min(6, max(1, count))
         options: list[tuple[float, int, int]] = []
+        overhead = MATRIX_STEP if len([a for a in self._axes("row") if a.extent != 1]) == 1 else 0.0
         for vectors in range(1, most + 1):
             if extra is None and (vectors * self.lanes > block or block % (vectors * self.lanes)) and vectors > 1:
                 continue  # a tile must not straddle blocks
-            rows, cycles = tile_rows(extent, vectors, registers)
+            rows, cycles = tile_rows(extent, vectors, registers, overhead)
             if isinstance(count, int):
                 left = count % vectors
-                rest = tile_rows(extent, left, registers)[1] if left else 0.0
+                rest = tile_rows(extent, left, registers, overhead)[1] if left else 0.0
                 options.append(((count // vectors * cycles + rest) / max(count, 1), vectors, rows))
             else:
                 options.append((cycles / vectors, vectors, rows))
@@ -278,8 +307,8 @@ class _Plan:
         blocked = fit < rows
         part = self._part(tile, reduced, self.packed is not None and fit * 4 < rows) if self.cut else None
         if part is not None and self._can_cut(tile):
-            # Short blocks of rows would read (or pack) all of `w` once each.
-            few = fit * 4 < rows if self.packed is not None else fit < FEW_ROWS
+            # Blocks of rows would read (or pack) all of `w` once each.
+            few = fit * 4 < rows if self.packed is not None else fit < FEW_ROWS or self._is_large_matrix(tile)
             long = not self.prologue and blocked and few
             if long:
                 assert isinstance(steps, int)
@@ -287,6 +316,11 @@ class _Plan:
             if min(fit, rows) >= 4 * tile.rows or (isinstance(steps, int) and steps > EXACT_STEPS):
                 return _Blocks(self._even(fit, rows, one), part, long)
         return _Blocks(self._even(fit, rows, one), None, False)
+
+    def _is_large_matrix(self, tile: _Tile) -> bool:
+        """Is `w` in panels of a tile's width, and too large for the second cache?"""
+        size = numel(self.c.w.tensor.shape) * self.c.w.tensor.dtype.bytes
+        return tile.extra is None and (not isinstance(size, int) or size > self.target.l2_bytes)
 
     def _rather_whole(self, tile: _Tile, rows: int, per_row: int) -> bool:
         """Whether reading `x` from beyond the second cache for each column tile is less than reading a large `w`,
