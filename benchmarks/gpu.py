@@ -1,9 +1,9 @@
 """``python -m benchmarks.gpu``: nnvm on one GPU against eager and Inductor, in a few minutes.
 
-Four parts, each a table: models (error against float64 over eager's, latency captured in CUDA graphs on all sides),
-kernels bound by memory (bytes a second against a device copy), products (against cuBLAS through ATen), and our own CUDA
-graphs (`cuda_graphs`, on and off: the same results, none overwritten by a later call). What the time limit left out is
-listed, never guessed.
+Five parts, each a table: kernels of every kind (error against float64 beside eager's), models (the same, and latency
+captured in CUDA graphs on all sides), kernels bound by memory (bytes a second against a device copy), products (against
+cuBLAS through ATen), and our own CUDA graphs (`cuda_graphs`, on and off: the same results, none overwritten by a later
+call). What the time limit left out is listed, never guessed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
+from torch.nn import functional as F
 
 from nnvm.cli.arguments import name_list, positive_float
 from nnvm_torch.bench.models.sources import load_model, resolve
 
-MODELS = ("resnet50", "bert_base", "vit_b_16", "gpt2_prefill", "mobilenet_v2", "unet_small")
+MODELS = ("resnet50", "bert_base", "vit_b_16", "gpt2_prefill", "mobilenet_v2", "unet_small", "llama_block_decode")
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 PEERS: dict[str, dict[str, Any]] = {
     "inductor": {"backend": "inductor"},
@@ -104,7 +105,10 @@ def measure_model(name: str, batch: int, dtype: str, peers: Sequence[str]) -> Ro
         model = reference.to(DTYPES[dtype])
         given = [t.to(DTYPES[dtype]) if t.is_floating_point() else t for t in inputs]
         engines: dict[str, Callable[..., Any]] = {"eager": model}
-        for engine, options in {"nnvm": {"backend": "nnvm"}, **{p: PEERS[p] for p in peers}}.items():
+        for engine, options in {
+            "nnvm": {"backend": "nnvm", "options": {"cuda_graphs": False}},
+            **{p: PEERS[p] for p in peers},
+        }.items():
             torch._dynamo.reset()
             engines[engine] = torch.compile(model, **options)
             engines[engine](*given)
@@ -112,6 +116,48 @@ def measure_model(name: str, batch: int, dtype: str, peers: Sequence[str]) -> Ro
         calls = {e: graphed(lambda run=run: run(*given)) for e, run in engines.items()}  # type: ignore[misc]
         times = interleaved(calls)
     return Row(name, batch, dtype, times, errors["nnvm"], errors["eager"])
+
+
+#: A function of random tensors of these shapes for each way of scheduling; an int is an index tensor below it.
+KERNELS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "chain": (lambda a, b: F.gelu(a * 2 + b).clamp(-1, 1), ((130, 70), (70,))),
+    "transpose": (lambda a: a.transpose(1, 2).contiguous() + 1, ((3, 70, 130),)),
+    "concat, pad": (lambda a, b: F.pad(torch.cat([a, b], 1), (1, 2)).relu(), ((4, 5, 33), (4, 7, 33))),
+    "softmax": (lambda a: a.softmax(-1), ((70, 300),)),
+    "long softmax": (lambda a: a.softmax(-1), ((2, 20000),)),
+    "layer_norm": (lambda a, w, b: F.layer_norm(a, (96,), w, b), ((70, 96), (96,), (96,))),
+    "sums of columns": (lambda a: a.sum(0), ((900, 70),)),
+    "long sum": (lambda a: a.abs().sum(1), ((3, 70000),)),
+    "variance": (lambda a: a.var(1), ((30, 500),)),
+    "pooling": (lambda a: F.max_pool2d(a, 3, 2, 1) + F.avg_pool2d(a, 3, 2, 1), ((2, 6, 33, 33),)),
+    "matmul": (lambda a, b: (a @ b).relu(), ((3, 130, 70), (3, 70, 90))),
+    "linear": (lambda a, w, b: F.gelu(F.linear(a, w, b)), ((100, 256), (200, 256), (200,))),
+    "split linear": (lambda a, w: F.linear(a, w), ((16, 4096), (16, 4096))),
+    "convolution": (lambda a, w, b: F.conv2d(a, w, b, 2, 1).relu(), ((1, 24, 17, 17), (40, 24, 3, 3), (40,))),
+    "depthwise": (lambda a, w: F.conv2d(a, w, None, 1, 1, 1, 16), ((1, 16, 17, 17), (16, 1, 3, 3))),
+    "attention": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), ((1, 2, 70, 64),) * 3),
+    "decode": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v), ((1, 2, 1, 64), *((1, 2, 90, 64),) * 2)),
+    "masked attention": (lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m),
+                         ((1, 2, 70, 64), (1, 2, 90, 64), (1, 2, 90, 64), (70, 90))),
+    "embedding": (lambda w, i: F.embedding(i, w).sin(), ((50, 30), 50)),
+    "index_add": (lambda a, s, i: a.index_add(0, i, s), ((50, 30), (40, 30), 50)),
+    "cumsum": (lambda a: a.cumsum(1) + a.cumsum(0), ((5, 3000),)),
+}  # fmt: skip
+
+
+def kernels(dtype: torch.dtype, device: str = "cuda", **options: Any) -> Iterator[tuple[str, float, float]]:
+    """(kernel, error of nnvm, error of eager), each relative to the largest element of the float64 result."""
+    generator = torch.Generator().manual_seed(0)
+    for name, (function, shapes) in KERNELS.items():
+        args = [torch.randint(0, s, (40,), generator=generator) if isinstance(s, int)
+                else torch.randn(s, generator=generator) for s in shapes]  # fmt: skip
+        given = [a.to(device, dtype) if a.is_floating_point() else a.to(device) for a in args]
+        wide = [a.double() if a.is_floating_point() else a for a in given]
+        torch._dynamo.reset()
+        with torch.no_grad():
+            got = torch.compile(function, backend="nnvm", options=options)(*given)
+            right = function(*wide)
+            yield name, relative_error(got, right), relative_error(function(*given), right)
 
 
 def bandwidths(dtype: torch.dtype) -> Iterator[tuple[str, float, float]]:
@@ -216,6 +262,7 @@ def main(argv: list[str] | None = None) -> int:
     half = torch.float16
     narrow: dict[str, list[tuple[str, float, float]]] = {"bandwidth": list(bandwidths(half)),
                                                          "products": list(products(half))}  # fmt: skip
+    correct = [(f"{name}, {label}", *errors) for label, dtype in DTYPES.items() for name, *errors in kernels(dtype)]
     graphs = [captured_calls(m, half) for m in args.models[:2]]
     settings = [(m, int(b), d) for d in args.dtypes for b in args.batches for m in args.models]
     for model, batch, dtype in settings:
@@ -228,11 +275,12 @@ def main(argv: list[str] | None = None) -> int:
             left.append(f"{model} {batch} {dtype} (out of memory)")
     _show(console, rows, narrow, args.peers)
     _show_graphs(console, graphs)
+    _show_errors(console, correct)
     if left:
         console.print(f"left out: {', '.join(left)}")
     if args.json is not None:
         report = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "models": [asdict(r) for r in rows],
-                  **narrow, "cuda_graphs": graphs, "left_out": left}  # fmt: skip
+                  **narrow, "cuda_graphs": graphs, "kernels": correct, "left_out": left}  # fmt: skip
         args.json.write_text(json.dumps(report, indent=1), encoding="utf-8")
     return 0
 
@@ -258,6 +306,14 @@ def _show_graphs(console: Console, graphs: Sequence[tuple[str, bool, bool, float
     for name, same, stays, off, on in graphs:
         table.add_row(name, str(same), str(stays), f"{off:.3f}", f"{on:.3f}", f"{off / on:.2f} x")
     console.print(table)
+
+
+def _show_errors(console: Console, errors: Sequence[tuple[Any, ...]]) -> None:
+    """The kernels that are less accurate than eager by more than rounding once more explains."""
+    wrong = [e for e in errors if not e[1] <= 4 * e[2] + 1e-6]
+    console.print(f"kernels: {len(errors) - len(wrong)} of {len(errors)} as accurate as eager")
+    for name, ours, eagers in wrong:
+        console.print(f"  {name}: error {ours:.1e}, eager's {eagers:.1e}")
 
 
 if __name__ == "__main__":
