@@ -30,12 +30,41 @@ def _dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     return torch.ops.aten.native_dropout(x, p, train)[0] if train and p != 0 else x  # type: ignore[no-any-return]
 
 
+def _multi_margin_loss(x: torch.Tensor, target: torch.Tensor, p: Any = 1, margin: Any = 1,
+                       weight: torch.Tensor | None = None, reduction: int = 1) -> torch.Tensor:  # fmt: skip
+    """PyTorch's, whose result for one row has a dimension too many."""
+    loss = torch._decomp.decompositions.multi_margin_loss(x, target, p, margin, weight, reduction)
+    return loss.reshape(()) if x.dim() < 2 and target.dim() == 0 else loss
+
+
+def _multilabel_margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean over classes j that are no label, summed over labels t, of max(0, 1 - x[t] + x[j]), and which are labels.
+
+    Labels are those before the first -1; PyTorch's decomposition counts what comes after it too."""
+    fits = x.dim() <= 2 and x.shape == target.shape and (x.dim() == 0 or x.shape[-1] != 0)
+    torch._check(fits, lambda: f"inconsistent target size: {target.shape} for input of size: {x.shape}")
+    rows, wanted = torch.atleast_2d(x), torch.atleast_2d(target)
+    classes = rows.shape[1]
+    place = torch.arange(classes, device=x.device)
+    end = torch.where(wanted == -1, place, classes).amin(-1, keepdim=True)
+    counts = place < end
+    chosen = rows.gather(1, torch.where(counts, wanted, 0))
+    found = (torch.where(counts, wanted, -1).unsqueeze(2) == place).any(1)
+    margin = (1 - chosen.unsqueeze(2) + rows.unsqueeze(1)).clamp_min(0) / classes
+    loss = torch.where(counts.unsqueeze(2) & ~found.unsqueeze(1), margin, 0).sum((1, 2))
+    loss = (loss.reshape(()) if x.dim() < 2 else loss, loss.mean(), loss.sum())[reduction]
+    return loss, found.to(x.dtype).reshape(target.shape)
+
+
 #: Operators that PyTorch takes apart whatever the table says, by a kernel for autograd written in Python: what does so
 #: instead, None where they stay whole.
 _FORCED: dict[str, Callable[..., Any] | None] = {
     f"{name}{n}d.{kind}": None for name in ("upsample_nearest", "_upsample_nearest_exact") for n in (1, 2, 3)
     for kind in ("default", "vec")
-} | {"dropout.default": _dropout}  # fmt: skip
+} | {
+    "dropout.default": _dropout, "multi_margin_loss.default": _multi_margin_loss,
+    "multilabel_margin_loss_forward.default": _multilabel_margin_loss,
+}  # fmt: skip
 
 
 #: Operators whose results lie in order however their arguments do, unlike what PyTorch's traces say.
@@ -75,6 +104,10 @@ def _with_ours(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., 
     for target in (*TABLE, *_overloads(_WHOLE)):
         if target not in apart:
             table.pop(target, None)
+    for name, ours in _FORCED.items():
+        for target in _overloads((name,)):
+            if target in table and ours is not None:
+                table[target] = ours
     for target in _overloads(("mkldnn_rnn_layer.default",)):
         table[target] = _lstm_layer
     for target in _overloads(("max_unpool2d.default",)):

@@ -268,3 +268,19 @@ def test_results_that_share_memory_still_do():
     assert x[1, 1] == 7 and got[2][1] == 7
     got[4][0, 0] = 9.0
     assert got[3][0, 0] == 9 and got[5][0] == 9
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_margin_losses_of_one_row_have_no_dimension(reduction):
+    x, rows = torch.randn(5), torch.randn(3, 5)
+    label, labels = torch.tensor(2), torch.tensor([3, 0, -1, 1, 1])
+
+    def fn(x, rows, label, labels):
+        return (F.multi_margin_loss(x, label, reduction=reduction), F.multi_margin_loss(x, label[None], 2, 0.5),
+                F.multi_margin_loss(rows, labels[:1].expand(3), reduction=reduction),
+                F.multilabel_margin_loss(x, labels, reduction=reduction),
+                F.multilabel_margin_loss(rows, labels.expand(3, 5), reduction=reduction))  # fmt: skip
+
+    one, _, each, all_of_one, all_of_each = close(fn, x, rows, label, labels)
+    shape = (3,) if reduction == "none" else ()
+    assert one.shape == all_of_one.shape == () and each.shape == all_of_each.shape == shape
