@@ -63,6 +63,10 @@ def nnvm(
     from torch._subclasses.fake_tensor import DataDependentOutputException
 
     chosen = Options.make(options, mode, **more)
+    if any(map(_is_zeros, example_inputs)):
+        # Dynamo compiles once more for inputs that are none: these have other dispatch keys
+        compiled = nnvm(gm, [_dense(a) for a in example_inputs], options=chosen)
+        return lambda *args: compiled(*map(_dense, args))
     owner = calling_owner()
 
     graphs: list[Callable[..., Any] | None] = []
@@ -96,6 +100,15 @@ def nnvm(
             warn_once(f"PyTorch's AOTAutograd could not trace a graph, which runs in eager instead: {text_of(e)}")
             record(GraphRecord("inference", 0, len(gm.graph.nodes), failure=f"AOTAutograd: {e}", owner=owner))
             return gm.forward  # type: ignore[no-any-return]
+
+
+def _is_zeros(a: Any) -> bool:
+    """Is it one of autograd's tensors of zeros that have no memory?"""
+    return isinstance(a, torch.Tensor) and a._is_zerotensor()
+
+
+def _dense(a: Any) -> Any:
+    return a.clone() if _is_zeros(a) else a
 
 
 @dataclass(frozen=True)

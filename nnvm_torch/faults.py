@@ -11,6 +11,7 @@ from torch import fx
 
 from nnvm import config
 from nnvm.tir.numeric import KernelError
+from nnvm_torch.tensors import WithoutMemory
 from nnvm_torch.verifying import VerifyError
 from nnvm_torch.weights import WeightsOfAnotherKind
 
@@ -64,6 +65,8 @@ class Guard:
         if isinstance(error, _PASSED_ON) or config.debug_level() or not args or self.broken:
             raise error
         results = self.in_aten(args)
+        if isinstance(error, WithoutMemory):
+            return results
         self.broken = True
         runtime_faults.append(text_of(error))
         warn_of_fault("nnvm could not run a graph that it compiled, which runs in ATen from now on", text_of(error))

@@ -18,8 +18,9 @@ from nnvm.dtype import BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, U16, U3
 from nnvm.graph import TensorType
 
 __all__ = [
-    "HANDLE", "HANDLE_TYPE", "TORCH_DTYPES", "TorchMemory", "UnsupportedSize", "constant_tensor", "dim_of", "dtype_of",
-    "is_foreign", "laid_out", "numpy_of", "on_device", "shape_of", "span", "strides_of", "torch_dtype", "type_of",
+    "HANDLE", "HANDLE_TYPE", "TORCH_DTYPES", "TorchMemory", "UnsupportedSize", "WithoutMemory", "constant_tensor",
+    "dim_of", "dtype_of", "is_foreign", "laid_out", "numpy_of", "on_device", "shape_of", "span", "strides_of",
+    "torch_dtype", "type_of",
 ]  # fmt: skip
 
 TORCH_DTYPES: dict[torch.dtype, DType] = {
@@ -190,6 +191,10 @@ class _Flags:
         self.address = self.tensor.data_ptr()
 
 
+class WithoutMemory(RuntimeError):
+    """An argument has elements and no memory for them: autograd's zeros, or storage that was resized away."""
+
+
 class TorchMemory:
     """The executor's memory: torch's allocator, so that its statistics and its caching count ours too.
 
@@ -201,6 +206,11 @@ class TorchMemory:
         self.device = device if device is not None else torch.device("cpu")
         self.keeps_arenas = self.device.type == "cpu"
         self.address: Callable[[Any], int] = torch.Tensor.data_ptr
+
+    def absent(self, tensor: torch.Tensor, /) -> int:
+        if tensor.numel():
+            raise WithoutMemory(f"a tensor of shape {list(tensor.shape)} has no memory for its elements")
+        return 0
 
     def maker(self, shape: tuple[int, ...], dtype: DType,
               strides: tuple[int, ...] | None) -> Callable[[], torch.Tensor]:  # fmt: skip
@@ -244,4 +254,6 @@ class TorchMemory:
 
     def pointer(self, tensor: torch.Tensor | None) -> int:
         # AOTAutograd passes None for the tokens that keep its effects in order
-        return tensor.data_ptr() if tensor is not None and tensor.layout == torch.strided else 0
+        if tensor is None or tensor.layout != torch.strided:
+            return 0
+        return tensor.data_ptr() or self.absent(tensor)

@@ -2,7 +2,7 @@
 
 Of a graph of two inputs, of which native code reads one, and an output::
 
-    def maker(count, limited, free, take, address, call, failed, make0):
+    def maker(count, limited, free, take, address, absent, call, failed, make0):
         def run(args):
             threads = count()
             if threads > 1:
@@ -15,7 +15,7 @@ Of a graph of two inputs, of which native code reads one, and an output::
                 arena = take(threads)
             start = arena.address
             out0 = make0()
-            code = call(start + 768, threads, start, address(args[1]), address(out0))
+            code = call(start + 768, threads, start, address(args[1]) or absent(args[1]), address(out0))
             if len(free) < 16:
                 free.append(arena)
             if code:
@@ -42,7 +42,8 @@ def call_source(read: Sequence[int], outputs: int, arena: int, workspace: int) -
     """The text for arguments at the positions `read`, and so many outputs; `arena`: bytes of activations, `workspace`:
     bytes that a thread needs."""
     outs, makes = ([f"{name}{i}" for i in range(outputs)] for name in ("out", "make"))
-    addresses = ", ".join(["start", *(f"address(args[{p}])" for p in read), *(f"address({o})" for o in outs)])
+    given = (f"address(args[{p}]) or absent(args[{p}])" for p in read)
+    addresses = ", ".join(["start", *given, *(f"address({o})" for o in outs)])
     body = [
         "threads = count()",
         "if threads > 1:",
@@ -70,7 +71,7 @@ def call_source(read: Sequence[int], outputs: int, arena: int, workspace: int) -
     ])  # fmt: skip
 
 
-_NAMES = ("count", "limited", "free", "take", "address", "call", "failed")
+_NAMES = ("count", "limited", "free", "take", "address", "absent", "call", "failed")
 
 
 @lru_cache(maxsize=256)
@@ -93,6 +94,7 @@ def call_function(program: Program, bases: Sequence[int], read: Sequence[tuple[i
     """
     call = program.on(bases, [0, *(base for _, base in read), *(base for base, _ in outputs)], keep)
     maker = _maker(call_source([p for p, _ in read], len(outputs), arenas.arena_bytes, arenas.workspace_bytes))
-    fixed = (*openmp.pool.counting(), arenas.free, arenas.take, memory.address, call, program.failed)
+    found = memory.address, memory.absent
+    fixed = (*openmp.pool.counting(), arenas.free, arenas.take, *found, call, program.failed)
     run: Callable[[Sequence[Any]], list[Any]] = maker(*fixed, *(make for _, make in outputs))
     return run

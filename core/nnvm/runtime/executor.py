@@ -278,7 +278,7 @@ class Executor:
         bound, address = self._bound, self.memory.address
         bases = type(bound.table).from_buffer_copy(bound.table)
         for i, base in bound.read:
-            bases[base] = address(inputs[i])
+            bases[base] = address(inputs[i]) or self.memory.absent(inputs[i])
         outputs: list[Any] = []
         for base, make in instance.outputs:
             out = make()

@@ -45,6 +45,9 @@ class Memory(Protocol):
     def address(self, tensor: Any, /) -> int:
         """That of the first element of a tensor that native code reads or writes."""
 
+    def absent(self, tensor: Any, /) -> int:
+        """0, the address of a tensor without elements; RuntimeError for one with elements that have no memory."""
+
     def maker(self, shape: tuple[int, ...], dtype: DType, strides: tuple[int, ...] | None) -> Callable[[], Any]:
         """What makes a new uninitialised tensor at each call; `strides` in elements, None for contiguous."""
 
@@ -80,6 +83,9 @@ class NumpyMemory:
 
     keeps_arenas = True
     address = staticmethod(address_of)
+
+    def absent(self, tensor: Any, /) -> int:
+        return 0
 
     def maker(self, shape: tuple[int, ...], dtype: DType, strides: tuple[int, ...] | None) -> Callable[[], Any]:
         if strides is None:
