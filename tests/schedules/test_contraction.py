@@ -295,7 +295,7 @@ def asked_for(func: PrimFunc) -> list[tuple[str, int]]:
 @pytest.mark.parametrize("m,k,cache", [(60, 20, 8), (60, 400, 128), (97, 400, 128)], ids=["whole", "parts", "chunks"])
 def test_the_next_panel_is_fetched(cpu, block, m, k, cache):
     """The hints for `w` name its cache lines: but for the first panel nearly all where the last block is smaller."""
-    inputs, o = dense(m, k, 1024 if k == 20 else 256, block)
+    inputs, o = dense(m, k, block * 32 if k == 20 else max(128, 8 * block), block)
     where = replace(target(cpu), l1_bytes=1 << 10, l2_bytes=cache << 10)
     func = contraction(inputs, [o], where, "f", {})
     assert func is not None
@@ -306,7 +306,7 @@ def test_the_next_panel_is_fetched(cpu, block, m, k, cache):
     panel = min(k, 256) * block * 4 // 64 + 1
     missing = set(range(panel, lines)) - {line for _, line in found}
     assert len(missing) <= (0.1 * lines if m == 97 else 0)
-    assert len(found) <= 2.2 * lines * (2 if m == 97 else 1)  # two blocks of rows read all of it
+    assert len(found) <= 1.3 * lines * (2 if m == 97 else 1)  # two blocks of rows read all of it
 
 
 @pytest.mark.parametrize("m,n", [(12, 320), (48, 16)])
@@ -316,7 +316,7 @@ def test_nothing_is_fetched_for_few_rows_or_small_weights(m, n):
     assert func is not None and not any(isinstance(s, Prefetch) for s in stmts(func.body))
 
 
-@pytest.mark.parametrize("rows", [1, 29, 100])
+@pytest.mark.parametrize("rows", [1, 100])
 def test_symbolic_rows_fetch_a_panel_once(rows):
     m = symbol("m")
     inputs, o = dense(m, 301, 64, 16)
