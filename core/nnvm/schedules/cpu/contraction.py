@@ -365,7 +365,8 @@ class _Plan:
         if steps * panel <= room and steps <= EXACT_STEPS and not always:
             return None
         inner = steps // first
-        part = -(-first // -(-first // max(1, PART_STEPS // inner)))
+        most = min(PART_STEPS, room // panel) if tile.outside > 1 else PART_STEPS
+        part = -(-first // -(-first // max(1, most // inner)))
         return None if part * inner >= steps or part * inner > 2 * PART_STEPS else part
 
     def _can_cut(self, tile: _Tile) -> bool:
