@@ -1,4 +1,4 @@
-"""A PyTorch model of which parts run on the reference device, on torch's own memory."""
+"""A PyTorch model of which parts run on another device, on torch's own memory."""
 
 import pytest
 import torch
@@ -17,8 +17,11 @@ def run(found, compiled):
     return Runner(found.imported, compiled)(args)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_ops_on_the_other_device(dtype):
+@pytest.mark.parametrize(("device", "dtype"), [
+    ("reference", torch.float32), ("reference", torch.bfloat16),
+    pytest.param("cuda:0", torch.float32, marks=pytest.mark.triton),
+    pytest.param("cuda:0", torch.bfloat16, marks=pytest.mark.triton)])  # fmt: skip
+def test_ops_on_the_other_device(device, dtype):
     torch.manual_seed(0)
     model = torch.nn.Sequential(
         torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU(), torch.nn.MaxPool2d(2), torch.nn.Flatten(),
@@ -31,7 +34,7 @@ def test_ops_on_the_other_device(dtype):
     names = [n.name for n in found.imported.graph.nodes if not n.is_variable and not n.is_constant]
     placed = 0
     for wished in (names, names[::2], names[1::3], names[-1:]):
-        options = {"device_wishes": dict.fromkeys(wished, "reference")}
+        options = {"device_wishes": dict.fromkeys(wished, device)}
         compiled = compile_graph(found.imported.graph, BuildOptions(options=options, verify=True))
         (got,) = run(found, compiled)
         tolerance = 1e-5 if dtype == torch.float32 else 3e-2

@@ -52,7 +52,7 @@ class _Machine(Protocol):
 
     def to_host(self, target: int, source: int, nbytes: int) -> None: ...
 
-    def launch(self, launch: Launch, wide: bool, programs: int, pointers: list[int], sizes: list[int]) -> None:
+    def launch(self, launch: Launch, wide: bool, programs: int, pointers: list[int], sizes: Mapping[str, int]) -> None:
         """Runs a launch; raises the failure of its checks."""
 
 
@@ -68,9 +68,11 @@ class _Interpreter:
 
     to_host = to_device
 
-    def launch(self, launch: Launch, wide: bool, programs: int, pointers: list[int], sizes: list[int]) -> None:
+    def launch(self, launch: Launch, wide: bool, programs: int, pointers: list[int], sizes: Mapping[str, int]) -> None:
         source = launch.source(wide)
-        if code := interpret(load_source(source), source.signature, [*pointers, *sizes], programs):
+        arguments = [*pointers, *(sizes[s] for s in launch.func.symbols)]
+        nbytes = [evaluate(numel(b.shape), sizes) * b.dtype.bytes for b in launch.func.params]
+        if code := interpret(load_source(source), source.signature, arguments, programs, nbytes):
             raise failure(source.messages[code - 1])
 
 
@@ -96,7 +98,7 @@ class _Gpu:
         with self._device.current():
             self._device.to_host(target, source, nbytes)
 
-    def launch(self, launch: Launch, wide: bool, programs: int, pointers: list[int], sizes: list[int]) -> None:
+    def launch(self, launch: Launch, wide: bool, programs: int, pointers: list[int], sizes: Mapping[str, int]) -> None:
         messages = launch.source(wide).messages
         with self._device.current():
             flag = self._device.allocate(4) if messages else None
@@ -106,7 +108,8 @@ class _Gpu:
             function, threads, hidden = self._function(launch, wide, tuple(p % 16 == 0 for p in pointers))
             number = ctypes.c_int64 if wide else ctypes.c_int32
             ahead, flags = (pointers[:-1], pointers[-1:]) if flag is not None else (pointers, [])
-            arguments = [*map(ctypes.c_uint64, ahead), *map(number, sizes), *map(ctypes.c_uint64, flags)]
+            named = [number(sizes[s]) for s in launch.func.symbols]
+            arguments = [*map(ctypes.c_uint64, ahead), *named, *map(ctypes.c_uint64, flags)]
             function.launch(programs, threads, [*arguments, *(ctypes.c_uint64(0) for _ in range(hidden))])
             if flag is None:
                 return
@@ -165,7 +168,7 @@ def _build(graph: Graph, device: str) -> DeviceCall:
                 continue
             pointers = [params[a.param].address if a.param >= 0 else workspace.address + evaluate(a.offset, sizes)
                         for a in launch.arguments]  # fmt: skip
-            machine.launch(launch, launch.is_wide(sizes), programs, pointers, [sizes[s] for s in launch.func.symbols])
+            machine.launch(launch, launch.is_wide(sizes), programs, pointers, sizes)
         return outputs
 
     return call

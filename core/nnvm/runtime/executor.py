@@ -391,6 +391,9 @@ class Executor:
         elsewhere: list[tuple[int, _View, bool]] = []
         make = self.memory.maker
         for i, (entry, stride) in enumerate(zip(graph.outputs, strides)):
+            if not self._is_made(entry):
+                outputs.append((self._first_output + i, make((0,), U8, None)))
+                continue
             where = self._view(entry, value)
             copied = i in plan.memory.copies
             if copied or where.base != self._first_output + i:
@@ -404,6 +407,10 @@ class Executor:
         single = segments[0] if len(segments) == 1 and not elsewhere else None
         single = single if isinstance(single, Program) else None
         return _Instance(env, segments, arenas, outputs, elsewhere, single)
+
+    def _is_made(self, entry: NodeEntry) -> bool:
+        """Whether anything of the plan's gives a value; a plan may have the steps for some outputs only."""
+        return self.plan.located[entry][0].kind != "host" or self.plan.memory.root(entry) in self._base_of
 
     def _host(self, step: HostStep | DeviceStep, env: Mapping[str, int], value: Value) -> _Host:
         outputs = []

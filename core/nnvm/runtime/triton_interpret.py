@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from nnvm.dtype import bf16_to_f32, f32_to_bf16
+from nnvm.runtime.triton_bounds import OutsideError, within
 
 __all__ = ["interpret", "is_interpreting"]
 
@@ -36,13 +37,19 @@ def is_interpreting() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def interpret(fn: Any, signature: Sequence[tuple[str, str]], arguments: Sequence[int], programs: int) -> int:
+def interpret(
+    fn: Any, signature: Sequence[tuple[str, str]], arguments: Sequence[int], programs: int,
+    sizes: Sequence[int] | None = None,
+) -> int:  # fmt: skip
     """Runs `programs` programs of a kernel; the number of the check that failed, 0 where none did.
 
     Args:
         fn: the decorated function.
         signature: name and Triton type of each argument.
         arguments: addresses and sizes; without the last one where that is ``failure``.
+        sizes: bytes behind each of the addresses; None: nobody looks where the kernel reads and writes.
+
+    OutsideError: it reads or writes behind them.
     """
     import triton.language as tl
     from triton.runtime.interpreter import GridExecutor, TensorHandle
@@ -67,11 +74,17 @@ def interpret(fn: Any, signature: Sequence[tuple[str, str]], arguments: Sequence
     values = list(arguments)
     if signature and signature[-1][0] == "failure":
         values.append(ctypes.addressof(flag))
-    with _lock:
+    buffers = None if sizes is None else [*zip(arguments, sizes), (ctypes.addressof(flag), 4)]
+    with _lock, within(fn.__name__, buffers):
         _mend_interpreter()
         fn.fn.__globals__.update(libdevice=_Library())
         run = Direct(fn.rewrite() if hasattr(fn, "rewrite") else fn.fn, fn.arg_names, (programs,))
-        run(*(argument(v, kind) for v, (_, kind) in zip(values, signature, strict=True)))
+        try:
+            run(*(argument(v, kind) for v, (_, kind) in zip(values, signature, strict=True)))
+        except Exception as error:  # Triton's own, about whatever was raised inside
+            if isinstance(error.__cause__, OutsideError):
+                raise error.__cause__ from None
+            raise
     return flag.value
 
 

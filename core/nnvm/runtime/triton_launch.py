@@ -238,13 +238,15 @@ class _Step:
         self.programs = launch.programs(env)
         self.wide = launch.is_wide(env)
         self.sizes = [env[s] for s in launch.func.symbols]
+        self.nbytes = [evaluate(numel(b.shape), env) * b.dtype.bytes for b in launch.func.params]
 
     def messages(self) -> tuple[str, ...]:
         return self.of.source(self.wide).messages
 
     def interpret(self, pointers: list[int]) -> None:
         source = self.of.source(self.wide)
-        if code := interpret(load_source(source), source.signature, [*pointers, *self.sizes], self.programs):
+        arguments = [*pointers, *self.sizes]
+        if code := interpret(load_source(source), source.signature, arguments, self.programs, self.nbytes):
             raise failure(source.messages[code - 1])
 
     def launch(self, pointers: list[int]) -> None:
