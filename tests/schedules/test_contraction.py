@@ -292,7 +292,11 @@ def asked_for(func: PrimFunc) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("cpu,block", [("haswell", 16), ("haswell", 8), ("skylake-avx512", 32)])
-@pytest.mark.parametrize("m,k,cache", [(60, 20, 8), (60, 400, 128), (97, 400, 128)], ids=["whole", "parts", "chunks"])
+@pytest.mark.parametrize(
+    "m,k,cache",
+    [(60, 20, 8), (29, 400, 128), (60, 400, 128), (97, 400, 128)],
+    ids=["whole", "few", "parts", "chunks"],
+)
 def test_the_next_panel_is_fetched(cpu, block, m, k, cache):
     """The hints for `w` name its cache lines: but for the first panel nearly all where the last block is smaller."""
     inputs, o = dense(m, k, block * 32 if k == 20 else max(128, 8 * block), block)
@@ -306,10 +310,10 @@ def test_the_next_panel_is_fetched(cpu, block, m, k, cache):
     panel = min(k, 256) * block * 4 // 64 + 1
     missing = set(range(panel, lines)) - {line for _, line in found}
     assert len(missing) <= (0.1 * lines if m == 97 else 0)
-    assert len(found) <= 1.3 * lines * (2 if m == 97 else 1)  # two blocks of rows read all of it
+    assert len(found) <= 2.1 * lines * (2 if m == 97 else 1)  # two blocks of rows read all of it
 
 
-@pytest.mark.parametrize("m,n", [(12, 320), (48, 16)])
+@pytest.mark.parametrize("m,n", [(6, 320), (1, 320), (48, 16)])
 def test_nothing_is_fetched_for_few_rows_or_small_weights(m, n):
     inputs, o = dense(m, 300, n, 16)
     func = contraction(inputs, [o], TINY, "f", {})

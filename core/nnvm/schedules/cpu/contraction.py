@@ -190,8 +190,9 @@ class _Plan:
         tile = self._tile(vector)
         blocks = self._blocks(tile, vector)
         self.tile, self.steps = tile, blocks.part
-        if tile.row is not None and isinstance(tile.row.extent, int):
-            self.tiles = tile.row.extent // tile.rows if blocks.rows is None else blocks.rows
+        count = 1 if tile.row is None else tile.row.extent
+        if isinstance(count, int):
+            self.tiles = count // tile.rows if blocks.rows is None else blocks.rows
         vo, vi = st.split(vector, tile.inside * lanes)
         vv, vl = st.split(vi, lanes)
         inner, written = [vo], [vv, vl]

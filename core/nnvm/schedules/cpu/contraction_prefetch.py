@@ -5,6 +5,8 @@
         prefetch this row tile's share of the panel that the next iteration of the loop outside reads
         acc[R rows][V vectors] += ...
 
+Of few row tiles each has many lines to ask for: its hints stand inside of the loop over the steps of the reduction.
+
 A panel is read from memory by the first row tile and from the caches by the others, so that memory is idle most of the
 time and the first row tile waits for it. Weights are rarely in a cache when a layer begins: those of others are.
 """
@@ -22,8 +24,8 @@ __all__ = ["Panel", "prefetch_panels"]
 
 #: Bytes of a cache line.
 LINE = 64
-#: Hints of one row tile that are written out; row tiles below which a panel is not worked on long enough.
-UNROLLED, FEW_TILES = 16, 4
+#: Hints of one row tile that are written out; row tiles below which they stand between the steps of the reduction.
+UNROLLED, FEW_TILES = 16, 5
 #: Row tiles that a panel is shared by where only the call knows.
 USUAL_TILES = 16
 
@@ -53,8 +55,8 @@ class Panel:
 
 
 def prefetch_panels(func: PrimFunc, panel: Panel) -> PrimFunc:
-    """`func` with hints for the panels; the same object where few row tiles share one or no loop runs over them."""
-    if panel.tiles is not None and panel.tiles < FEW_TILES:
+    """`func` with hints for the panels; the same object where no loop over row tiles that share one is found."""
+    if panel.tiles == 1:
         return func
     body = _Hints(panel).stmt(func.body)
     if body is func.body:
@@ -81,7 +83,11 @@ class _Hints(StmtMutator):
     def visit_for(self, s: For) -> Stmt:
         if s.kind == "serial" and self.loops and _is_tile(s.body):
             first = self._first_access(s)
-            return s if first is None else For(s.var, s.extent, seq([self._share(s, first), s.body]), s.kind)
+            if first is None:
+                return s
+            if self.panel.tiles is not None and self.panel.tiles < FEW_TILES:
+                return For(s.var, s.extent, _InReduction(self, s.var, first).stmt(s.body), s.kind)
+            return For(s.var, s.extent, seq([self._share(s, first), s.body]), s.kind)
         self.loops.append(s)
         out = self._for(s)
         self.loops.pop()
@@ -108,15 +114,20 @@ class _Hints(StmtMutator):
         i = Var("line")
         before = binary("mul", rows.var, share)
         line = binary("add", before, i)
-        step = binary("mul", binary("floordiv", line, per_step), per_line)
-        column = binary("mul", binary("floormod", line, per_step), LINE // self.panel.w.dtype.bytes)
-        env = self._next_iteration()
-        *lead, k, j = (substitute(e, env) for e in first)
-        hint = Prefetch(self.panel.w, (*lead, binary("add", k, step), binary("add", j, column)))
+        hint = self.at(line, first)
         if self.panel.tiles is not None:
             return For(i, Const(share, INDEX), hint, "unrolled" if share <= UNROLLED else "serial")
         left = binary("max", binary("sub", lines, before), 0)
         return For(i, binary("min", left, share), hint)
+
+    def at(self, line: Expr, first: Sequence[Expr]) -> Prefetch:
+        """The hint for one line of the next panel."""
+        per_step, per_line = self.panel.lines
+        step = binary("mul", binary("floordiv", line, per_step), per_line)
+        column = binary("mul", binary("floormod", line, per_step), LINE // self.panel.w.dtype.bytes)
+        env = self._next_iteration()
+        *lead, k, j = (substitute(e, env) for e in first)
+        return Prefetch(self.panel.w, (*lead, binary("add", k, step), binary("add", j, column)))
 
     def _next_iteration(self) -> dict[Var, Expr]:
         """The variables of the loops around the row tiles when the innermost of them has moved on."""
@@ -129,3 +140,28 @@ class _Hints(StmtMutator):
                 break
             env[loop.var], carry = binary("floormod", after, loop.extent), binary("floordiv", after, loop.extent)
         return env
+
+
+class _InReduction(StmtMutator):
+    """Hints inside of the loop over the steps of a row tile."""
+
+    def __init__(self, hints: _Hints, tile: Var, first: Sequence[Expr]) -> None:
+        super().__init__()
+        self.hints, self.tile, self.first = hints, tile, first
+
+    def expr(self, e: Expr) -> Expr:
+        return e
+
+    def visit_for(self, s: For) -> Stmt:
+        panel = self.hints.panel
+        if s.kind != "serial" or not isinstance(s.extent, Const) or panel.tiles is None:
+            return self._for(s)
+        per_step, per_line = panel.lines
+        length = -(-panel.steps // int(s.extent.value)) * per_step
+        share = -(-length // (per_line * panel.tiles))
+        i = Var("line")
+        before = binary("floordiv", binary("mul", s.var, length), per_line)
+        before = binary("add", before, binary("mul", self.tile, share))
+        line = binary("add", before, i)
+        hint = self.hints.at(line, self.first)
+        return For(s.var, s.extent, seq([For(i, Const(share, INDEX), hint, "unrolled"), s.body]), s.kind)
