@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from nnvm.dim import Dim, Shape, numel
+from nnvm.dtype import F64
 from nnvm.graph import NodeEntry
 from nnvm_torch.convert.table import Context, Unsupported, Value, converts
 
@@ -21,10 +22,13 @@ def _affine(c: Context, x: NodeEntry, weight: NodeEntry | None, bias: NodeEntry 
     return [c.cast(p, t) for p in (weight, bias) if p is not None]
 
 
-def _statistics(c: Context, x: NodeEntry, axes: tuple[int, ...], eps: float) -> tuple[NodeEntry, NodeEntry]:
-    """Mean and 1 / sqrt(variance + eps) over `axes`, kept as extent 1."""
+def _statistics(
+    c: Context, x: NodeEntry, axes: tuple[int, ...], eps: float, wide: bool = False
+) -> tuple[NodeEntry, NodeEntry]:
+    """Mean and 1 / sqrt(variance + eps) over `axes`, kept as extent 1; `wide`: the mean is summed in float64."""
     x = c.compute(x)
-    mean = c.op("mean", x, axis=axes, keepdims=True)
+    summed = c.cast(x, F64) if wide else x
+    mean = c.cast(c.op("mean", summed, axis=axes, keepdims=True), x.type.dtype)
     variance = c.op("variance", x, axis=axes, correction=0.0, keepdims=True)
     return mean, c.op("rsqrt", c.op("add", variance, c.const(eps, x.type.dtype)))
 
@@ -93,7 +97,8 @@ def _training(c: Context, x: NodeEntry, weight: NodeEntry | None, bias: NodeEntr
     wide = c.compute(x)
     t = wide.type.dtype
     axes = (0, *range(2, x.type.rank))
-    mean, rstd = _statistics(c, x, axes, eps)
+    # eager's batch norm sums in float64 on a CPU, and its running mean shows it
+    mean, rstd = _statistics(c, x, axes, eps, wide=c.args[0].device.type == "cpu")
     one: Shape = mean.type.shape
     out = c.op("multiply", c.op("subtract", wide, mean), rstd)
     if weight is not None:
