@@ -42,8 +42,9 @@ def _multilabel_margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: in
 
     Labels are those before the first -1; PyTorch's decomposition counts what comes after it too."""
     fits = x.dim() <= 2 and x.shape == target.shape and (x.dim() == 0 or x.shape[-1] != 0)
-    torch._check(fits, lambda: f"inconsistent target size: {target.shape} for input of size: {x.shape}")
-    rows, wanted = torch.atleast_2d(x), torch.atleast_2d(target)
+    if not fits:
+        raise RuntimeError(f"inconsistent target size: {target.shape} for input of size: {x.shape}")
+    rows, wanted = (t.reshape(1, -1) if t.dim() < 2 else t for t in (x, target))
     classes = rows.shape[1]
     place = torch.arange(classes, device=x.device)
     end = torch.where(wanted == -1, place, classes).amin(-1, keepdim=True)
