@@ -105,8 +105,8 @@ class _Shape:
 
     def _state(self) -> list[torch.Tensor]:
         """The parameters and buffers. _Changed: the module has others, or other submodules."""
-        grad, now = torch.is_grad_enabled(), looks()
-        frozen = self.freeze and not grad
+        grad = torch.is_grad_enabled()
+        frozen, now = self.freeze and not grad, looks() if self.freeze else 0
         if frozen and self.frozen[0] == now:
             return self.frozen[1]
         state = self.now()
