@@ -179,7 +179,8 @@ class _Flat(nn.Module):
         state, tensors = dict(zip(self.names, flat[:n])), iter(flat[n:])
         leaves = [next(tensors) if p is _TENSOR else p for p in self.plain]
         args, kwargs = pytree.tree_unflatten(leaves, self.spec)
-        out = torch.func.functional_call(self.hidden[0], state, args, kwargs)
+        # tied weights have a value for each of their names
+        out = torch.func.functional_call(self.hidden[0], state, args, kwargs, tie_weights=False)
         results, self.out_spec = pytree.tree_flatten(out)
         return tuple(results)
 

@@ -92,7 +92,9 @@ class _Shape:
         self.run, self.places, self.out_spec, self.fits = traced.run, traced.places, traced.out_spec, traced.fits
         self.build = _builder(traced.out_spec)
         self.now = state_of(module, traced.places)
-        self.kinds = [_weight_kind(where[name]) for where, name in self.places]
+        weights = [where[name] for where, name in self.places]
+        self.kinds = list(map(_weight_kind, weights))
+        self.ties = _ties(weights)
         self.freeze = freeze
         self.frozen: tuple[int, list[torch.Tensor]] = (-1, [])
 
@@ -110,7 +112,7 @@ class _Shape:
         if frozen and self.frozen[0] == now:
             return self.frozen[1]
         state = self.now()
-        if state is None:
+        if state is None or any(state[i] is not state[j] for i, j in self.ties):
             raise _Changed
         if grad and [_weight_kind(t) for t in state] != self.kinds:
             raise _Changed
@@ -281,6 +283,12 @@ def _kind(leaf: Any, open_axes: Mapping[int, Bucket] | None = None) -> Any:
     if isinstance(leaf, (int, float, bool, str, type(None), torch.dtype, torch.device)):
         return type(leaf), leaf
     raise TypeError(f"nnvm_torch.compile: an argument of type {type(leaf).__name__} is neither a tensor nor a constant")
+
+
+def _ties(weights: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
+    """Pairs of positions with one tensor: a traced graph reads it by one of its names only."""
+    first: dict[int, int] = {}
+    return [(at, i) for i, t in enumerate(weights) if (at := first.setdefault(id(t), i)) != i]
 
 
 def _weight_kind(t: torch.Tensor) -> tuple[Any, ...]:

@@ -212,3 +212,36 @@ def test_tied_weights_do_not_come_apart() -> None:
     m[0].weight.mul_(2)
     assert m[1].weight.data_ptr() == m[0].weight.data_ptr()
     close(compiled(x), m(x))
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(9, 4), nn.Linear(4, 9)
+        self.head.weight = self.table.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.table(x))
+
+
+@pytest.mark.parametrize("way", ["torch.compile", "nnvm_torch.compile"])
+def test_one_parameter_with_two_names(way: str) -> None:
+    """As of language models whose head is their table of embeddings: changed, replaced, untied and tied again."""
+    m, x = Tied(), torch.randint(0, 9, (2, 3))
+    compiled = torch.compile(m, backend="nnvm") if way == "torch.compile" else nnvm_torch.compile(m)
+    with torch.no_grad():
+        close(compiled(x), m(x))
+        m.table.weight.mul_(2)
+        close(compiled(x), m(x))
+        for holder in (m.head, m.table):
+            holder.weight = nn.Parameter(torch.randn(9, 4))
+            close(compiled(x), m(x))
+        m.head.weight = m.table.weight
+        close(compiled(x), m(x))
+    with torch.enable_grad():
+        grads = []
+        for f in (compiled, m):
+            m.zero_grad()
+            f(x).square().sum().backward()
+            grads.append(m.table.weight.grad)
+        close(*grads)
