@@ -13,7 +13,7 @@ from nnvm_torch.imported import View
 from nnvm_torch.partition import is_view
 from nnvm_torch.tensors import dim_of, is_foreign, shape_of
 
-__all__ = ["base_of", "look_at_bases", "root_of", "view_of"]
+__all__ = ["base_of", "below_types", "look_at_bases", "root_of", "view_of"]
 
 
 def base_of(node: fx.Node) -> fx.Node:
@@ -48,10 +48,23 @@ def look_at_bases(gm: fx.GraphModule) -> None:
                     node.args, node.kwargs = (base, *node.args[1:3], offset), {}
 
 
+def below_types(node: fx.Node) -> fx.Node:
+    """As `base_of`, through views as other types of the same size too."""
+    while (base := base_of(node)).target is torch.ops.aten.view.dtype:
+        below = base.args[0]
+        if not isinstance(below, fx.Node) or is_foreign(below.meta["val"]):
+            break
+        if base.meta["val"].element_size() != below.meta["val"].element_size():
+            break
+        node = below
+    return base
+
+
 def view_of(node: fx.Node, base: fx.Node) -> View:
     val, under = node.meta["val"], base.meta["val"]
     offset = dim_of(val.storage_offset()) - dim_of(under.storage_offset())
-    return View(shape_of(val), tuple(dim_of(s) for s in val.stride()), offset)
+    dtype = val.dtype if val.dtype != under.dtype else None
+    return View(shape_of(val), tuple(dim_of(s) for s in val.stride()), offset, dtype)
 
 
 def root_of(entry: NodeEntry) -> NodeEntry:

@@ -63,6 +63,9 @@ _FORCED: dict[str, Callable[..., Any] | None] = {
     f"{name}{n}d.{kind}": None for name in ("upsample_nearest", "_upsample_nearest_exact") for n in (1, 2, 3)
     for kind in ("default", "vec")
 } | {
+    # these have kernels of their own for uint8, which count in whole numbers
+    f"upsample_{name}2d.{kind}": None for name in ("bilinear", "bicubic") for kind in ("default", "vec")
+} | {
     "dropout.default": _dropout, "multi_margin_loss.default": _multi_margin_loss,
     "multilabel_margin_loss_forward.default": _multilabel_margin_loss,
 }  # fmt: skip

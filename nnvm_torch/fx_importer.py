@@ -15,7 +15,7 @@ from nnvm import config
 from nnvm.dim import SymDim, evaluate, is_static, symbols
 from nnvm.graph import Graph, Node, NodeEntry, TensorType, apply, constant, variable
 from nnvm.graph.node import TypeInferenceError
-from nnvm_torch.aliasing import base_of, look_at_bases, root_of, view_of
+from nnvm_torch.aliasing import base_of, below_types, look_at_bases, root_of, view_of
 from nnvm_torch.convert import TABLE, Context, NeedsMemory, Unsupported
 from nnvm_torch.imported import Fallback, FromGraph, FromInput, Imported, NotImportable, Plain, Result, Strides, View
 from nnvm_torch.partition import TOKEN, AtenCall, Size, Slot, is_effect, is_view, needs_strides
@@ -307,10 +307,10 @@ class _Importer:
         value = self.env[r]
         if not isinstance(value, NodeEntry):
             return Plain(value)
+        if (given := below_types(r)) in self.position:
+            return FromInput(self.position[given], None if given is r else view_of(r, given))
         base = base_of(r)
         view = None if base is r else view_of(r, base)
-        if base in self.position:
-            return FromInput(self.position[base], view)
         entry = self.env[base]
         if base in self.output_of:
             return FromGraph(self.output_of[base], view)

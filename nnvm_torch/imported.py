@@ -39,11 +39,13 @@ class Fallback:
 
 @dataclass(frozen=True)
 class View:
-    """A tensor on the memory of another: sizes, strides and the offset from its first element, in elements."""
+    """A tensor on the memory of another: sizes, strides and the offset from its first element, in elements; `dtype`
+    where its elements are of another type of the same size."""
 
     shape: tuple[Dim, ...]
     strides: tuple[Dim, ...]
     offset: Dim
+    dtype: torch.dtype | None = None
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ __all__ = ["refusal"]
 #: Operators besides pointwise ones whose kernels take one element as they take many.
 _ALONG_AXES = frozenset({
     "amax", "amin", "aminmax", "argmax", "argmin", "cummax", "cummin", "cumprod", "cumsum", "logcumsumexp", "logsumexp",
-    "mean", "prod", "sort", "std", "sum", "topk", "var", "var_mean", "_softmax", "_log_softmax",
+    "mean", "prod", "sort", "std", "sum", "var", "var_mean", "_softmax", "_log_softmax",
 })  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -172,6 +173,9 @@ def _size(value: Any, env: Env) -> Any:
 
 
 def _looker(view: View) -> Callable[[torch.Tensor, Env], torch.Tensor]:
+    if view.dtype is not None:
+        dtype, look_as_before = view.dtype, _looker(replace(view, dtype=None))
+        return lambda t, env: look_as_before(t, env).view(dtype)
     dims = (*view.shape, *view.strides, view.offset)
     if all(isinstance(d, int) for d in dims):
         shape, strides, offset = view.shape, view.strides, view.offset

@@ -59,6 +59,8 @@ def _nearest(mode: str) -> Any:
 def _smooth(mode: str) -> Any:
     def convert(c: Context, x: NodeEntry, size: Sequence[Dim], align_corners: bool, *scales: float | None) -> Value:
         n = len(size)
+        if not x.type.dtype.is_float:
+            raise Unsupported("a smooth interpolation of whole numbers")
         return _resize(c, x, size, mode, align_corners, (*scales, *(None,) * n)[:n])
 
     return convert

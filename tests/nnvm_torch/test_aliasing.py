@@ -145,3 +145,22 @@ def takes(f, x):
     except RuntimeError:
         return False
     return True
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(("source", "target"), [(torch.int8, torch.uint8), (torch.float32, torch.int32),
+                                                (torch.int64, torch.int32), (torch.int16, torch.int32)])  # fmt: skip
+def test_an_argument_looked_at_as_another_type(source, target, dynamic):
+    def fn(x):
+        same = source.itemsize == target.itemsize
+        broad = x.broadcast_to(2, *x.shape).view(target) if same else x[None].view(target)
+        return broad, x[1:].view(target), x[1:].t().view(target) if same else x + 1, x.view(target).view(source)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(fn, backend="nnvm", dynamic=dynamic)
+    for n in (4, 6):
+        x = (torch.randn(3, n) * 100).to(source)
+        got, want = compiled(x), fn(x)
+        assert [t.dtype for t in got] == [t.dtype for t in want]
+        assert places(got, x) == places(want, x)
+        assert all(map(torch.equal, got, want))

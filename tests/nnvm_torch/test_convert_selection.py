@@ -120,3 +120,21 @@ def test_batch_norm_keeps_what_training_wants():
         return torch.native_batch_norm(x, None, None, mean, variance, False, 0.1, 1e-5)
 
     check(fn, R(3, 4, 5), R(4), R(4).abs())
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_interpolation(mode):
+    """uint8 images are interpolated in whole numbers, by ATen."""
+
+    def fn(x):
+        return (F.interpolate(x, scale_factor=1.7, mode=mode), F.interpolate(x, size=(3, 9), mode=mode),
+                F.interpolate(x, scale_factor=0.6, mode=mode, align_corners=True))  # fmt: skip
+
+    with torch.no_grad():
+        check(fn, R(2, 3, 5, 7))
+        check(fn, R(2, 3, 5, 7).to(memory_format=torch.channels_last))
+    torch._dynamo.reset()
+    for format_ in (torch.contiguous_format, torch.channels_last):
+        x = torch.randint(0, 256, (2, 3, 5, 7), dtype=torch.uint8).to(memory_format=format_)
+        for got, want in zip(torch.compile(fn, backend="nnvm")(x), fn(x), strict=True):
+            assert torch.equal(got, want) and got.stride() == want.stride()
