@@ -90,8 +90,9 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     """The table for AOTAutograd: core ATen's, without what we convert whole."""
     from torch._decomp import _core_aten_decompositions_post_autograd, get_decompositions
 
+    ((sampler, decomposed),) = get_decompositions([torch.ops.aten.grid_sampler_2d.default]).items()
     return _with_ours({
-        **_core_aten_decompositions_post_autograd(), **get_decompositions([torch.ops.aten.grid_sampler_2d])
+        **_core_aten_decompositions_post_autograd(), sampler: partial(_grid_sampler_2d, decomposed)
     })  # fmt: skip
 
 
@@ -130,6 +131,18 @@ def _in_order(target: Any, *args: Any, **kwargs: Any) -> Any:
     if all(a.is_contiguous() for a in args if isinstance(a, torch.Tensor)):
         return NotImplemented
     return target(*(a.contiguous() if isinstance(a, torch.Tensor) else a for a in args), **kwargs)
+
+
+def _grid_sampler_2d(decomposed: Callable[..., torch.Tensor], x: torch.Tensor, grid: torch.Tensor, mode: int,
+                     padding: int, align_corners: bool) -> torch.Tensor:  # fmt: skip
+    """PyTorch's decomposition, and what ATen makes of places that are no numbers (`mode`: bilinear, nearest, bicubic;
+    `padding`: zeros, border, reflection): NaN where it interpolates with zeros around, else the first row or column."""
+    if mode == 2:
+        return decomposed(x, grid, mode, padding, align_corners)
+    if padding:
+        grid = torch.where(grid.isnan() if padding == 1 else ~grid.isfinite(), -1.0, grid)
+    out = decomposed(x, grid, mode, padding, align_corners)
+    return out + (grid * 0).sum(-1).unsqueeze(1) if mode == padding == 0 else out
 
 
 def _roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:

@@ -138,3 +138,15 @@ def test_interpolation(mode):
         x = torch.randint(0, 256, (2, 3, 5, 7), dtype=torch.uint8).to(memory_format=format_)
         for got, want in zip(torch.compile(fn, backend="nnvm")(x), fn(x), strict=True):
             assert torch.equal(got, want) and got.stride() == want.stride()
+
+
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+def test_sampling_at_places_that_are_no_numbers(padding):
+    nan, inf = float("nan"), float("inf")
+    grid = torch.tensor([[[[nan, 0.0], [inf, 0.3], [0.2, nan], [0.1, -inf], [nan, nan], [0.3, 0.4], [-1.0, 1.7]]]])
+
+    def fn(x, grid):
+        return [F.grid_sample(x, grid, mode, padding, align_corners)
+                for mode in ("bilinear", "nearest", "bicubic") for align_corners in (True, False)]  # fmt: skip
+
+    check(fn, R(1, 2, 5, 7), grid)
