@@ -16,7 +16,7 @@ from nnvm.dim import SymDim, evaluate, is_static, symbols
 from nnvm.graph import Graph, Node, NodeEntry, TensorType, apply, constant, variable
 from nnvm.graph.node import TypeInferenceError
 from nnvm_torch.aliasing import base_of, below_types, look_at_bases, root_of, view_of
-from nnvm_torch.convert import TABLE, Context, NeedsMemory, Unsupported
+from nnvm_torch.convert import Context, NeedsMemory, Unsupported, converter_of
 from nnvm_torch.imported import Fallback, FromGraph, FromInput, Imported, NotImportable, Plain, Result, Strides, View
 from nnvm_torch.partition import TOKEN, AtenCall, Size, Slot, is_effect, is_view, needs_strides
 from nnvm_torch.probe import refusal
@@ -191,7 +191,7 @@ class _Importer:
         self.total += counted
 
     def _convert(self, node: fx.Node) -> Any:
-        converter = TABLE.get(node.target)
+        converter = converter_of(node.target)
         if converter is None:
             raise Unsupported("no conversion")
         vals = _flat(node.meta["val"])

@@ -17,6 +17,6 @@ from nnvm_torch.convert import (  # noqa: F401  each registers its family
     special,
     strided,
 )
-from nnvm_torch.convert.table import TABLE, Context, NeedsMemory, Unsupported
+from nnvm_torch.convert.table import TABLE, Context, NeedsMemory, Unsupported, converter_of
 
-__all__ = ["TABLE", "Context", "NeedsMemory", "Unsupported"]
+__all__ = ["TABLE", "Context", "NeedsMemory", "Unsupported", "converter_of"]

@@ -18,14 +18,16 @@ from nnvm.dtype import I64, DType
 from nnvm.graph import NodeEntry, TensorType, apply, constant
 from nnvm_torch.tensors import dtype_of, numpy_of, torch_dtype
 
-__all__ = ["TABLE", "Context", "Converter", "NeedsMemory", "Scalar", "Unsupported", "Value", "converts", "normal_axes",
-           "normal_axis"]  # fmt: skip
+__all__ = ["TABLE", "Context", "Converter", "NeedsMemory", "Scalar", "Unsupported", "Value", "converter_of", "converts",
+           "normal_axes", "normal_axis"]  # fmt: skip
 
 Value = Union[NodeEntry, "tuple[NodeEntry | None, ...]"]
 Scalar = int | float | bool | SymDim
 Converter = Callable[..., Value]
 
 TABLE: dict[Any, Converter] = {}
+#: Converters of operators that torch does not have, by name. Parts of torch register theirs when they are first needed.
+_ABSENT: dict[str, Converter] = {}
 
 
 class Unsupported(Exception):
@@ -38,17 +40,24 @@ class NeedsMemory(Unsupported):
 
 def converts(*names: str) -> Callable[[Converter], Converter]:
     """Registers the decorated function for ATen overloads (``add.Tensor``; ``prims.iota.default`` for another
-    namespace). Names that this version of torch does not have are left out."""
+    namespace). Names that this version of torch does not have are never looked up."""
 
     def decorate(fn: Converter) -> Converter:
         for name in names:
-            if (target := overload(name)) is not None:
-                if target in TABLE:
-                    raise ValueError(f"{name} has a converter already")
+            if (target := overload(name)) is None:
+                _ABSENT[name if name.count(".") > 1 else f"aten.{name}"] = fn
+            elif target in TABLE:
+                raise ValueError(f"{name} has a converter already")
+            else:
                 TABLE[target] = fn
         return fn
 
     return decorate
+
+
+def converter_of(target: Any) -> Converter | None:
+    """The converter for a call's target, if there is one."""
+    return TABLE.get(target) or _ABSENT.get(str(target))
 
 
 def overload(name: str) -> Any:

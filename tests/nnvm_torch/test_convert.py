@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from import_capture import Capture, check, same
 from torch import nn
 
+from nnvm_torch.convert.table import TABLE, converter_of, converts
+
 R = torch.randn
 torch.manual_seed(0)
 INTS = torch.randint(-9, 9, (3, 4))
@@ -72,6 +74,20 @@ def test_products_that_are_added_in_place() -> None:
 
     check(fn, R(5, 7), R(5, 7), R(5, 7))
     check(fn, *(R(5, 7).bfloat16() for _ in range(3)), rtol=0.02, atol=0.02)
+
+
+def test_operators_that_torch_registers_later() -> None:
+    """`prims.fma` is one: Inductor registers it when something is first taken apart into it."""
+
+    def converter(c: Any, x: Any) -> Any:
+        return x
+
+    converts("nnvm_later.twice.default")(converter)
+    library = torch.library.Library("nnvm_later", "DEF")
+    library.define("twice(Tensor x) -> Tensor")
+    assert converter_of(torch.ops.nnvm_later.twice.default) is converter
+    assert converter_of(torch.ops.aten.add.Tensor) is TABLE[torch.ops.aten.add.Tensor]
+    assert converter_of(torch.ops.aten._assert_async.msg) is None
 
 
 def test_promotion_follows_torch() -> None:
