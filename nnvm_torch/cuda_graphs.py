@@ -11,17 +11,16 @@ in the same place; outputs are kept, and so are never overwritten by another gra
 
 from __future__ import annotations
 
-import gc
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from nnvm.dtype import BOOL
+from nnvm.garbage import no_garbage_collection
 from nnvm.kernel_error import KernelError
 from nnvm.runtime.executor import Executor, HostStep, KernelStep, Plan
 from nnvm.runtime.triton_launch import TritonKernel
@@ -214,7 +213,8 @@ def _capture(executor: Executor, inputs: Sequence[torch.Tensor], pool: Any) -> t
     graph = cuda.CUDAGraph()
     with cuda.stream(side), _capturing:
         executor.run(inputs)
-        with _no_garbage_collection():
+        # No cycle with tensors or graphs of the GPU is to be freed meanwhile, which might wait for it.
+        with no_garbage_collection():
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
                 outputs = executor.run(inputs)
@@ -232,18 +232,6 @@ def _abandon(graph: Any) -> None:
         graph.capture_end()
     except RuntimeError:
         return
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Inside no cycle with tensors or graphs of the GPU is freed, which might wait for it."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 _pools: dict[tuple[Any, int], Any] = {}

@@ -10,7 +10,7 @@ CORE = ROOT / "core" / "nnvm"
 #: Layers from left to right; a module may import its own layer's room and anything to the left.
 LAYERS = [
     {"arithmetic", "array_file", "atomic_write", "attribute", "config", "cpu_list", "dtype", "dim", "dim_values",
-     "kernel_error", "name", "progress", "target"},
+     "garbage", "kernel_error", "name", "progress", "target"},
     {"graph", "te"},
     {"tir"},
     {"ops", "schedules", "codegen", "runtime"},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from nnvm.compiler.debug_log import log_kernels
 from nnvm.compiler.lower_group import lower_group, lower_group_for_gpu
 from nnvm.compiler.pipeline import pipeline
 from nnvm.dim import Dim, SymDim, known_ranges, likely_sizes, symbol, symbols
+from nnvm.garbage import no_garbage_collection
 from nnvm.graph import Graph, Node, apply, variable
 from nnvm.graph.device_copy import is_device_copy
 from nnvm.graph.devices import CPU, device_of
@@ -151,22 +151,11 @@ def compile_graph(graph: Graph, options: BuildOptions | None = None) -> Compiled
     that names its nodes.
     """
     ranges, hints = graph.attrs.get("dim_ranges", ()), graph.attrs.get("dim_hints", ())
-    with _no_garbage_collection(), known_ranges(ranges), likely_sizes(hints):
+    # The compiler makes many objects and few cycles; each collection would walk all of the process's modules.
+    with no_garbage_collection(), known_ranges(ranges), likely_sizes(hints):
         compiled = _compile(graph, options or BuildOptions())
     log_kernels(compiled)
     return compiled
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """The compiler makes many objects and few cycles; each collection would walk all of the process's modules."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _compile(graph: Graph, options: BuildOptions) -> CompiledGraph:
