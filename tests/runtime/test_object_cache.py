@@ -66,17 +66,46 @@ def test_off(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     assert len(list(folder.rglob("*.o"))) == 1
 
 
-def test_the_least_recently_used_go_first(folder: Path) -> None:
-    keys = [object_cache.key_of(f"{k}", HOST) for k in range(6)]
-    for age, key in enumerate(keys):
-        object_cache.put(key, bytes(1000))
-        path = next(folder.rglob(f"{key}.o"))
+def written(folder: Path, sizes: list[int]) -> list[Path]:
+    """Files of some sizes, the first one used longest ago."""
+    paths = [folder / f"{k}.o" for k in range(len(sizes))]
+    for age, (path, size) in enumerate(zip(paths, sizes, strict=True)):
+        path.write_bytes(bytes(size))
         os.utime(path, (1e9 + age, 1e9 + age))
-    assert object_cache.get(keys[0]) is not None  # used: now the youngest
-    removed = object_cache.evict(3500)
-    assert 3000 <= removed <= 4000
-    assert [object_cache.get(k) is not None for k in keys] == [True, False, False, False, True, True]
-    assert object_cache.evict(3500) == 0
+    return paths
+
+
+def test_the_least_recently_used_go_first(folder: Path) -> None:
+    paths = written(folder, [64 << 10] * 6)
+    os.utime(paths[0])  # used: now the youngest
+    removed = object_cache.evict(folder, 200 << 10)
+    assert 3 * (64 << 10) <= removed <= 3 * (80 << 10)
+    assert [path.exists() for path in paths] == [True, False, False, False, True, True]
+    assert object_cache.evict(folder, 300 << 10) == 0
+
+
+def test_what_was_just_written_stays_however_large(folder: Path) -> None:
+    paths = written(folder, [4096, 1 << 20])
+    assert object_cache.evict(folder, 1000) > 0
+    assert [path.exists() for path in paths] == [False, True]
+    assert object_cache.evict(folder / "missing", 1000) == 0
+
+
+def test_a_used_entry_is_young(folder: Path) -> None:
+    object_cache.put("ab" * 32, b"object")
+    os.utime(entry(folder), (1e9, 1e9))
+    assert object_cache.get("ab" * 32) == b"object"
+    assert entry(folder).stat().st_mtime > 2e9 - 1e9
+
+
+def test_the_cache_stays_within_its_limit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_cache, "LIMIT_BYTES", 256 * (32 << 10))
+    for k in range(200):
+        object_cache.put(f"aa{k % 16:x}{k:03d}".ljust(64, "0"), bytes(4000))
+    kept = list((folder / "aa").iterdir())
+    # a folder is looked at once in sixteen writes
+    assert 8 <= len(kept) <= 8 + 16
+    assert object_cache.get(f"aa{199 % 16:x}199".ljust(64, "0")) is not None
 
 
 def test_a_folder_that_cannot_be_written_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

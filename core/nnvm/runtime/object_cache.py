@@ -1,8 +1,10 @@
 """Object code kept on disk between processes, under `nnvm.config.cache_dir()`.
 
 An entry is a checksum and the bytes; it is written to a temporary file and renamed, so a reader sees all of it or
-nothing, and whatever does not match its checksum counts as missing. The oldest entries go when the folder grows past
-`LIMIT_BYTES`. Several processes may use it at once: equal keys mean equal contents, and losing a race loses nothing.
+nothing, and whatever does not match its checksum counts as missing. Entries lie in 256 folders by the beginning of
+their key; each folder keeps its share of `LIMIT_BYTES` and drops what was not used for longest, so that no process
+ever looks at more than one folder. Several processes may use it at once: equal keys mean equal contents, and losing a
+race loses nothing.
 """
 
 from __future__ import annotations
@@ -21,9 +23,7 @@ __all__ = ["LIMIT_BYTES", "evict", "get", "key_of", "put"]
 
 LIMIT_BYTES = 512 << 20
 _MAGIC = b"nnvm-object-1\n"
-#: Every so many writes the folder's size is looked at.
-_EVICT_EVERY = 64
-_writes = 0
+_FOLDERS = 256
 
 
 @lru_cache(maxsize=1)
@@ -74,7 +74,6 @@ def get(key: str) -> bytes | None:
 
 def put(key: str, body: bytes) -> None:
     """Store `body`; a folder that cannot be written to is left alone."""
-    global _writes
     if not config.object_cache_enabled():
         return
     path = _path(key)
@@ -91,23 +90,30 @@ def put(key: str, body: bytes) -> None:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         return
-    _writes += 1
-    if _writes % _EVICT_EVERY == 1:
-        evict(LIMIT_BYTES)
+    if key[2] == "0":  # one write in sixteen looks at its folder
+        evict(path.parent, LIMIT_BYTES // _FOLDERS)
 
 
-def evict(limit: int) -> int:
-    """Remove the least recently used entries until at most `limit` bytes are left; bytes removed."""
-    entries = []
-    for path in config.cache_dir().glob("*/*"):
-        with contextlib.suppress(OSError):
-            status = path.stat()
-            entries.append((status.st_mtime_ns, status.st_size, path))
-    total, removed = sum(size for _, size, _ in entries), 0
-    for _, size, path in sorted(entries, key=lambda e: e[0]):
+def evict(folder: Path, limit: int) -> int:
+    """Removes the least recently used files of a folder until at most `limit` bytes of disk are left, or only one file.
+
+    Returns:
+        bytes of disk that were given back.
+    """
+    files = []
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                status = entry.stat()
+                # a file of some bytes takes whole blocks of the disk; where that is not told, its size counts
+                size = getattr(status, "st_blocks", 0) * 512 or status.st_size
+                files.append((status.st_mtime_ns, size, entry.path))
+    files.sort()
+    total, removed = sum(size for _, size, _ in files), 0
+    for _, size, path in files[:-1]:
         if total - removed <= limit:
             break
         with contextlib.suppress(OSError):
-            path.unlink()
+            os.unlink(path)
             removed += size
     return removed

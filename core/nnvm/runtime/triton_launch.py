@@ -21,6 +21,7 @@ from nnvm.atomic_write import atomic_write
 from nnvm.codegen.triton import TritonSource, triton_source
 from nnvm.dim import Dim, ceildiv, evaluate, numel
 from nnvm.kernel_error import failure
+from nnvm.runtime import object_cache
 from nnvm.runtime.memory import ALIGNMENT, Memory
 from nnvm.runtime.triton_interpret import interpret, is_interpreting
 from nnvm.target import Target
@@ -31,6 +32,8 @@ __all__ = ["LaunchProgram", "TritonKernel", "compile_launch", "load_source"]
 
 #: Elements from which on 32 bits do not count those of a buffer.
 WIDE = 1 << 31
+#: Bytes of disk that sources of kernels may take; those not written for longest go.
+SOURCES_BYTES = 64 << 20
 
 
 @dataclass(eq=False)
@@ -153,6 +156,8 @@ def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as file:
         file.write(text.encode())
+    if path.stem.endswith("0"):  # one write in sixteen
+        object_cache.evict(path.parent, SOURCES_BYTES)
 
 
 def compile_launch(source: TritonSource, func: PrimFunc, target: Target, aligned: Sequence[bool] | None = None) -> Any:
