@@ -15,11 +15,12 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import Union, cast
 
 __all__ = ["Dim", "Shape", "SymDim", "as_dim", "as_partial_shape", "as_shape", "ceildiv", "dim_max", "dim_min",
-           "estimate", "evaluate", "is_static", "known_ranges", "likely_sizes", "numel", "range_of_size", "row_major",
-           "substitute", "symbol", "symbols"]  # fmt: skip
+           "estimate", "evaluate", "is_static", "known_ranges", "likely_sizes", "numel", "range_of_size", "ranges_key",
+           "row_major", "substitute", "symbol", "symbols"]  # fmt: skip
 
 Dim = Union[int, "SymDim"]
 Shape = tuple[Dim, ...]
@@ -33,7 +34,7 @@ class SymDim:
     __slots__ = ("_hash", "terms")
 
     def __init__(self, terms: Mapping[Term, int]) -> None:
-        self.terms: tuple[tuple[Term, int], ...] = tuple(sorted(terms.items(), key=lambda t: repr(t[0])))
+        self.terms: tuple[tuple[Term, int], ...] = tuple(sorted(terms.items(), key=_term_order))
         self._hash = hash(self.terms)
 
     def __hash__(self) -> int:
@@ -142,6 +143,11 @@ def range_of_size(name: str) -> tuple[int, int | None]:
     return (_KNOWN.get() or {}).get(name, (0, None))
 
 
+def ranges_key() -> tuple[tuple[str, tuple[int, int | None]], ...]:
+    """All that `known_ranges` says, as a key: what was proved under one holds under an equal one."""
+    return tuple((_KNOWN.get() or {}).items())
+
+
 _LIKELY: ContextVar[Mapping[str, int] | None] = ContextVar("_LIKELY", default=None)
 
 
@@ -221,6 +227,15 @@ def evaluate(d: Dim, env: Mapping[str, int]) -> int:
     if not isinstance(value, int):
         raise KeyError(f"size {sorted(symbols(value))[0]} of {d} has no value")
     return value
+
+
+@lru_cache(maxsize=1 << 15)
+def _shown(term: Term) -> str:
+    return repr(term)
+
+
+def _term_order(item: tuple[Term, int]) -> str:
+    return _shown(item[0])
 
 
 def _terms(d: Dim) -> tuple[tuple[Term, int], ...]:

@@ -20,7 +20,8 @@ from nnvm.schedules.cpu.loops import Step, loop, parallel_loops, vector_lanes, v
 from nnvm.schedules.emit import Emitter, Lanes, expense, hoistable
 from nnvm.target import Target
 from nnvm.te.expr import COMPARISONS, INDEX, Binary, Expr, Var
-from nnvm.tir.affine import Affine, Space, affine, atom_affine, dim_nonnegative
+from nnvm.tir.affine import Affine, Space, affine, atom_affine
+from nnvm.tir.dim_proofs import dim_nonnegative
 from nnvm.tir.stmt import Let, Stmt, Store, seq
 
 __all__ = ["elementwise", "hoist", "hoisted", "nest", "stores"]
