@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+
 from nnvm.dim import dim_max, dim_min, evaluate, known_ranges, symbol
 from nnvm.tir.dim_proofs import constant_upper, dim_nonnegative
 
