@@ -90,11 +90,13 @@ def interpret(
 
 @lru_cache(maxsize=1)
 def _mend_interpreter() -> None:
-    """Three things that the interpreter does otherwise than compiled code: it keeps bfloat16 as its bits and multiplies
+    """Four things that the interpreter does otherwise than compiled code: it keeps bfloat16 as its bits and multiplies
     these in `tl.dot`; conversions to bfloat16 cut off bits, and those between it and integers convert the bits; a
-    scalar condition becomes a block of integers. And one that it does slowly: reductions by our own combining
+    scalar condition becomes a block of integers; and the bound of a loop that is computed is an array of one element,
+    which NumPy from 2.5 on does not take for a number. And one that it does slowly: reductions by our own combining
     functions, element by element."""
     import triton.language as tl
+    from triton.runtime import interpreter
     from triton.runtime.interpreter import ReduceOps, TensorHandle, interpreter_builder
 
     dot = interpreter_builder.create_dot
@@ -133,6 +135,13 @@ def _mend_interpreter() -> None:
         (x,) = operands
         return [self.to_tensor(function(x.handle.data, axis=self.axis, keepdims=self.keep_dims), x.dtype)]
 
+    patch_tensor = interpreter._patch_lang_tensor
+
+    def patch_lang_tensor(tensor: Any, *scope: Any) -> None:
+        patch_tensor(tensor, *scope)  # what it sets while a kernel runs is put back after
+        tensor.__index__ = lambda self: self.handle.data.item()
+
+    interpreter._patch_lang_tensor = patch_lang_tensor
     ReduceOps.generic_reduce = reduce
     interpreter_builder.cast_impl = cast_impl
     interpreter_builder.create_fp_to_fp = lambda x, kind, rounding: cast_impl(x, kind)
