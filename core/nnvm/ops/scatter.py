@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nnvm import te
-from nnvm.dim import Dim, is_static
+from nnvm.dim import Dim
 from nnvm.dtype import F32, F64, I32, I64, DType
 from nnvm.graph.op import Param, register
 from nnvm.graph.op_attrs import OpPattern
@@ -37,9 +37,14 @@ _REDUCE: dict[str, tuple[str, Callable[[DType], Any]]] = {
 }
 
 
-def _adds_up(inputs: Types) -> bool:
-    """Whether a GPU adds to elements of the first input in memory, and all sizes are known."""
-    return inputs[0].dtype in (F32, F64, I32, I64) and all(is_static(t.shape) for t in inputs)
+def _is_atomic(inputs: Types) -> bool:
+    """Whether a GPU adds to elements of the first input in memory, and compares with them."""
+    return inputs[0].dtype in (F32, F64, I32, I64)
+
+
+def _scatters_in_any_order(attrs: Attrs, inputs: Types) -> bool:
+    """Of several values for one element PyTorch leaves any one on a GPU."""
+    return attrs["reduce"] == "none" or (attrs["reduce"] != "prod" and _is_atomic(inputs))
 
 
 def _combine(reduce: str, old: Expr, new: Expr) -> Expr:
@@ -156,7 +161,7 @@ register(
                             choice("none", "add", "prod", "amax", "amin", "mean"), "none"),
             "include_self": Param("whether data's own elements are combined too", boolean, True)},
     build_tir=_scatter_tir, reference=_scatter_array, inplace=((0, 0),),
-    any_order=lambda attrs, inputs: attrs["reduce"] == "add" and _adds_up(inputs),
+    any_order=_scatters_in_any_order,
 )  # fmt: skip
 
 
@@ -215,5 +220,5 @@ register(
     params={"axes": Param("axis of each index tensor, rising", integers),
             "accumulate": Param("add, each time an element is named", boolean, False)},
     build_tir=_index_put_tir, reference=_index_put_array, inplace=((0, 0),),
-    any_order=lambda attrs, inputs: attrs["accumulate"] and _adds_up(inputs),
+    any_order=lambda attrs, inputs: not attrs["accumulate"] or _is_atomic(inputs),
 )  # fmt: skip

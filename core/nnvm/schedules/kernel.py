@@ -12,7 +12,7 @@ from nnvm.tir.affine import Space
 from nnvm.tir.stmt import Allocate, PrimFunc, Stmt
 from nnvm.tir.visitor import free_vars, stmts
 
-__all__ = ["flat_kernel", "sizes_of", "span"]
+__all__ = ["flat_kernel", "name_apart", "sizes_of", "span"]
 
 Strides = Mapping[Tensor, tuple[Dim, ...]]
 
@@ -50,7 +50,7 @@ def flat_kernel(
         params.append(buffer)
         sources[t] = Source(buffer, s)
     body = write(sources, Space())
-    _name_apart(body, {b.name for b in params})
+    name_apart(body, {b.name for b in params})
     sizes = {*sizes_of((*inputs, *outputs), strides), *_sizes_in(body)}
     return PrimFunc(name, tuple(params), len(outputs), tuple(sorted(sizes)), body)
 
@@ -64,7 +64,7 @@ def _sizes_in(body: Stmt) -> set[str]:
     return names
 
 
-def _name_apart(body: Stmt, taken: set[str]) -> None:
+def name_apart(body: Stmt, taken: set[str]) -> None:
     """Gives allocated buffers that share a name names of their own."""
     for s in stmts(body):
         if isinstance(s, Allocate):

@@ -8,30 +8,48 @@ A plain reduction is a row program with one pass. What two passes need and is de
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nnvm.dim import Dim, numel
-from nnvm.schedules.access import At, Held, Index, Inliner, Source, affines, all_affines, parts, rewrite
+from nnvm.schedules.access import (
+    At,
+    Held,
+    Index,
+    Inliner,
+    Source,
+    affines,
+    all_affines,
+    parts,
+    rewrite,
+    rewrite_affine,
+)
 from nnvm.schedules.axes import Axis, Write, collapse
 from nnvm.schedules.emit import expense
 from nnvm.te.expr import INDEX, Buffer, Expr, Reduce, Var
 from nnvm.te.tensor import IterVar, Tensor, topological
 from nnvm.tir.affine import Affine, Space, affine, atom_affine
 
-__all__ = ["Pass", "Reduction", "RowProgram", "collapse_kept", "row_program"]
+__all__ = ["DEVIATIONS", "Pass", "Reduction", "RowProgram", "collapse_kept", "row_program"]
 
 #: Expense from which a value is kept in a row buffer rather than computed again in another pass.
 KEEP_FROM = 8
+#: An op of reductions that schedules make out of two others; no op of te's.
+DEVIATIONS = "deviations"
 
 
 @dataclass(eq=False)
 class Reduction:
-    """One reduction of a pass: `op` over `source` (and, for argmax and argmin, the `index` to give)."""
+    """One reduction of a pass: `op` over `source` (and, for argmax and argmin, the `index` to give).
+
+    With the op `DEVIATIONS`: the sum of squared deviations of `source` from its mean over the row; `about` is the sum
+    of the same source, in the same pass.
+    """
 
     tensor: Tensor
     op: str
     source: Expr
     index: Expr | None = None
+    about: Tensor | None = None
 
 
 @dataclass(eq=False)
@@ -55,7 +73,7 @@ class Pass:
         def new(e: Expr) -> Expr:
             return rewrite(space, e, env, memo=memo)
 
-        reductions = [Reduction(r.tensor, r.op, new(r.source), None if r.index is None else new(r.index))
+        reductions = [replace(r, source=new(r.source), index=None if r.index is None else new(r.index))
                       for r in self.reductions]  # fmt: skip
         return Pass(reductions, [w.rewrite(space, dict(env), memo) for w in self.writes])
 
@@ -69,6 +87,7 @@ class RowProgram:
         results: writes once per kept point, after all passes.
         buffers: row buffers that passes share; a flat row each.
         rest: outputs that have nothing to do with the rows.
+        limit: elements of the row that there are, in terms of `kept`; None: all.
     """
 
     kept: list[Axis]
@@ -77,6 +96,7 @@ class RowProgram:
     results: list[Write]
     buffers: list[Source]
     rest: list[Tensor]
+    limit: Affine | None = None
 
     @property
     def row_numel(self) -> Dim:
@@ -340,10 +360,14 @@ def collapse_kept(program: RowProgram, space: Space) -> None:
     """Fewer kept loops, where all passes allow it."""
     roots: list[Expr] = [e for p in program.passes for e in p.roots] + [w.value for w in program.results]
     writes = [w for p in program.passes for w in p.writes] + program.results
+    if program.limit is not None:
+        roots.append(Index(program.limit))
     forms: list[Affine] = [*all_affines(roots), *(w.address for w in writes)]
     kept, env = collapse(program.kept, forms, space)
     if env:
         memo: dict[int, Expr] = {}
+        if program.limit is not None:
+            program.limit = rewrite_affine(space, program.limit, env, memo)
         program.passes = [p.rewrite(space, env, memo) for p in program.passes]
         program.results = [w.rewrite(space, env, memo) for w in program.results]
         program.kept = kept

@@ -16,8 +16,9 @@ from nnvm.runtime.triton_resources import Resources
 ROOT = Path(__file__).parents[3]
 TARGETS = ("cuda -arch=sm_80", "cuda -arch=sm_90", "cuda -arch=sm_100", "hip -arch=gfx942")
 #: Each way of scheduling, and each template in the types that it has tiles for.
-NAMES = ("transpose", "softmax", "long_rows", "max_pool", "take", "scatter_add", "running_sum", "wide_dense",
-         "wide_dense_half", "wide_conv_half", "wide_attention", "wide_attention_half")  # fmt: skip
+NAMES = ("transpose", "softmax", "long_rows", "long_norm", "split_variance", "max_pool", "take", "scatter_add",
+         "scatter_max", "scatter_mean", "running_sum", "wide_dense", "wide_dense_half", "wide_conv_half",
+         "wide_attention", "wide_attention_half")  # fmt: skip
 
 
 def run(module: str, *arguments: str) -> list[dict[str, Any]]:

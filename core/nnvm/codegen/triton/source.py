@@ -13,10 +13,11 @@ from typing import TypeGuard
 
 from nnvm.codegen.triton.expand import expand, positions
 from nnvm.codegen.triton.expr import Writer
-from nnvm.codegen.triton.scopes import Tile, Value
+from nnvm.codegen.triton.scopes import Tile, Value, paren
 from nnvm.codegen.triton.types import number, pointer_type, type_name
 from nnvm.dtype import DType
 from nnvm.te.expr import Binary, Buffer, Cast, Const, Expr, Load, Reduce, Select, Var
+from nnvm.tir.atomic import nan_bits
 from nnvm.tir.stmt import Allocate, Assert, For, If, Let, PrimFunc, Seq, Stmt, Store
 from nnvm.tir.visitor import children, free_vars, post_order, reduced, reductions, roots, stmts
 
@@ -192,9 +193,25 @@ class _Source:
         extra = "" if mask is None else f", mask={mask.text}"
         if combined is not None:
             whole = writer.broadcast(value, pointer.dims | dims)
-            self._line(f'tl.atomic_{combined.op}({pointer.text}, {whole.text}{extra}, sem="relaxed")')
+            if combined.op in ("max", "min") and s.buffer.dtype.is_float:
+                self._compared_by_bits(combined.op, s.buffer.dtype, pointer.text, whole, mask)
+            else:
+                self._line(f'tl.atomic_{combined.op}({pointer.text}, {whole.text}{extra}, sem="relaxed")')
             return
         self._line(f"tl.store({pointer.text}, {value.text}{extra})")
+
+    def _compared_by_bits(self, op: str, t: DType, pointer: str, value: Value, mask: Value | None) -> None:
+        """An atomic maximum or minimum of floats: see `nnvm.tir.atomic`."""
+        kinds = [f"tl.{sign}int{t.bits}" for sign in ("", "u")]
+        value = value if value.text.isidentifier() else self.writer.named(value, "value")
+        text = f"tl.where({value.text} == {value.text}, {value.text}.to({kinds[0]}, bitcast=True), "
+        bits = self.writer.named(Value(f"{text}{nan_bits(op, t.bits)})", value.dims), "bits").text
+        also = "" if mask is None else f"{paren(mask.text)} & "
+        other = "min" if op == "max" else "max"
+        for fn, kind, sign in ((op, kinds[0], ">="), (other, kinds[1], "<")):
+            place = f"({pointer}).to(tl.pointer_type({kind}), bitcast=True)"
+            operand = bits if kind == kinds[0] else f"{bits}.to({kind}, bitcast=True)"
+            self._line(f'tl.atomic_{fn}({place}, {operand}, mask={also}({bits} {sign} 0), sem="relaxed")')
 
     def local_store(self, s: Store) -> None:
         """A local buffer as a block that is assigned as a whole."""

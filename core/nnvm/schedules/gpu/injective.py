@@ -18,7 +18,7 @@ from nnvm.te.expr import Expr, Var
 from nnvm.te.tensor import Tensor
 from nnvm.tir.affine import Affine, Space, affine, atom_affine
 
-__all__ = ["elementwise_bodies"]
+__all__ = ["elementwise_bodies", "writes_body"]
 
 #: Elements of a flat tile (4 warps with 8 each: two 16-byte accesses of float32), and the side of a square one.
 FLAT, SIDE = 1024, 32
@@ -35,11 +35,12 @@ def elementwise_bodies(outputs: Sequence[Tensor], sources: dict[Tensor, Source],
         axes = [Axis(Var(a.name), d).bind(space) for a, d in zip(group[0].axes, shape)]
         at = tuple(atom_affine(a.var) if a.extent != 1 else affine(0) for a in axes)
         writes = [Write(sources[t], sources[t].address(at), inliner.element(t, at)) for t in group]
-        bodies.append(_body(writes, axes, space))
+        bodies.append(writes_body(writes, axes, space))
     return bodies
 
 
-def _body(writes: Sequence[Write], axes: Sequence[Axis], space: Space) -> Body:
+def writes_body(writes: Sequence[Write], axes: Sequence[Axis], space: Space) -> Body:
+    """One launch for writes over the same axes."""
     axes = by_stride(writes, axes)
     forms: list[Affine] = [*all_affines([w.value for w in writes]), *(w.address for w in writes)]
     loops, env = collapse(axes, forms, space)

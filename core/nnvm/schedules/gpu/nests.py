@@ -1,52 +1,85 @@
-"""Loop nests that may run in any order, as launches: writing by index, where contributions to one element add up.
+"""Loop nests that may run in any order, as launches: writing by index.
 
     for i: for j: out[i, index[i, j]] = out[i, index[i, j]] + src[i, j]
 
 becomes one launch over all (i, j) in flat tiles. An element that is read, combined and written again at an address that
-comes from memory is combined atomically (`codegen/triton`), as other lanes may write it too.
+comes from memory is combined atomically (`codegen/triton`), as other lanes may write it too. Of several values that are
+only stored to one element any one stays, as PyTorch has it of its own kernels.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast as as_type
 
-from nnvm.dim import is_static, numel, row_major
+from nnvm.dim import numel, row_major
 from nnvm.dtype import F32, F64, I32, I64
 from nnvm.schedules.axes import Axis
+from nnvm.schedules.emit import dim_value
 from nnvm.schedules.gpu.injective import FLAT
 from nnvm.schedules.gpu.tiles import Body, Cut, digits, kernel_of, lets, next_power, warps
-from nnvm.te.expr import INDEX, Binary, Buffer, Const, Expr, Load, Var, binary, const
+from nnvm.te.expr import INDEX, Binary, Bitcast, Buffer, Const, Expr, Load, Select, Unary, Var, binary, const
 from nnvm.tir.affine import Space, atom_affine
-from nnvm.tir.stmt import For, GridKernel, If, PrimFunc, Seq, Stmt, Store
-from nnvm.tir.visitor import StmtMutator, loads, post_order, stmts
+from nnvm.tir.atomic import nan_bits
+from nnvm.tir.stmt import Allocate, Assert, For, GridKernel, If, PrimFunc, Seq, Stmt, Store
+from nnvm.tir.visitor import StmtMutator, free_vars, loads, post_order, stmts
 
 __all__ = ["lower_nest_for_grid"]
 
-#: Types whose elements a GPU combines atomically: by addition; by the greater and the less one.
-_ADDED, _COMPARED = (F32, F64, I32, I64), (I32, I64)
+#: What a GPU combines atomically: sums, and the greater and the less one, in these types.
+_COMBINED, _ATOMIC = ("add", "max", "min"), (F32, F64, I32, I64)
 
 
 def lower_nest_for_grid(func: PrimFunc) -> GridKernel:
-    """The launches of a kernel that is nests of loops over static shapes, one after the other.
+    """The launches of a kernel that is nests of loops, one after the other.
 
-    ValueError: its sizes are named, or its stores need an order, so that it is none.
+    ValueError: its stores need an order, so that it is none.
     """
-    if not all(is_static(b.shape) for b in func.params):
-        raise ValueError(f"{func.name} has sizes that are known at the call only")
-    flat = _Flat(func)
-    parts = func.body.body if isinstance(func.body, Seq) else (func.body,)
-    bodies = [body for part in parts if (body := _body(flat.stmt(part))) is not None]
+    body, scratch = func.body, []
+    while isinstance(body, Allocate):
+        scratch.append(body.buffer)
+        body = body.body
+    flat = _Flat([*func.params, *scratch])
+    body = _canonical(flat.stmt(body))
+    parts = body.body if isinstance(body, Seq) else (body,)
+    bodies = [made for part in parts if (made := _body(part)) is not None]
     params = [flat.buffers[b] for b in func.params]
-    return kernel_of(func.name, params, func.outputs, bodies)
+    return kernel_of(func.name, params, func.outputs, bodies, [flat.buffers[b] for b in scratch])
+
+
+def _canonical(body: Stmt) -> Stmt:
+    """`body` with one kind of NaN in what is compared atomically: the bits that are on top of all others.
+
+    A GPU compares the bits of floats as integers; `codegen/triton` gives the same NaN to what it combines.
+    """
+    kinds = {s.buffer: e.op for s in stmts(body) if isinstance(s, Store) and s.buffer.dtype.is_float
+             and isinstance(e := s.value, Binary) and e.op in ("max", "min") and _is_combined(s)}  # fmt: skip
+    return _OneNan(kinds).stmt(body) if kinds else body
+
+
+class _OneNan(StmtMutator):
+    """Values that are stored, and not combined with what is there, have no NaN but that of the buffer's operator."""
+
+    def __init__(self, kinds: dict[Buffer, str]) -> None:
+        super().__init__()
+        self._kinds = kinds
+
+    def visit_store(self, s: Store) -> Stmt:
+        op = self._kinds.get(s.buffer)
+        if op is None or _is_combined(s) or isinstance(s.value, Const):
+            return s
+        t = s.buffer.dtype
+        nan = Bitcast(Const(nan_bits(op, t.bits), I32 if t == F32 else I64), t)
+        return Store(s.buffer, s.indices, Select(Unary("isnan", s.value), nan, s.value), s.mask)
 
 
 class _Flat(StmtMutator):
-    """Buffers of one dimension in place of the kernel's."""
+    """Buffers of one dimension, in global memory, in place of the kernel's."""
 
-    def __init__(self, func: PrimFunc) -> None:
+    def __init__(self, buffers: Sequence[Buffer]) -> None:
         super().__init__()
-        self.buffers = {b: Buffer(b.name, (numel(b.shape),), b.dtype) for b in func.params}
-        self._strides = {b: row_major(b.shape) for b in func.params}
+        self.buffers = {b: Buffer(b.name, (numel(b.shape),), b.dtype) for b in buffers}
+        self._strides = {b: row_major(b.shape) for b in buffers}
         self._places: dict[tuple[object, ...], tuple[Expr, ...]] = {}
 
     def visit_load(self, e: Load) -> Expr:
@@ -63,8 +96,7 @@ class _Flat(StmtMutator):
         if key not in self._places:
             total: Expr = const(0, INDEX)
             for i, stride in zip(indices, self._strides[b]):
-                assert isinstance(stride, int)
-                step = i if stride == 1 else binary("mul", i, const(stride, INDEX))
+                step = i if stride == 1 else binary("mul", i, dim_value(stride))
                 total = step if isinstance(total, Const) and total.value == 0 else binary("add", total, step)
             self._places[key] = (total,)
         return self._places[key]
@@ -72,34 +104,48 @@ class _Flat(StmtMutator):
 
 def _body(s: Stmt) -> Body | None:
     """The launch of one nest; None where there is nothing to do."""
-    space, axes = Space(), []
+    space, axes = Space(), list[Axis]()
     while isinstance(s, For):
-        if not isinstance(s.extent, Const):
+        extent = space.from_expr(s.extent, {}, lambda e: e).dim
+        if extent is None or any(v in {a.var for a in axes} for v in free_vars(s.extent)):
             raise ValueError(f"the loop over {s.var.name} depends on others")
-        axes.append(Axis(s.var, int(s.extent.value)).bind(space))
+        axes.append(Axis(s.var, extent).bind(space))
         s = s.body
     for inner in stmts(s):
         if isinstance(inner, Store) and not _has_no_order(inner):
             raise ValueError(f"what is stored to {inner.buffer.name} depends on the order")
-        if not isinstance(inner, (Store, If, Seq)) and type(inner).__name__ != "Assert":
+        if not isinstance(inner, (Store, If, Seq, Assert)):
             raise ValueError(f"{type(inner).__name__} inside a nest")
     total = numel(tuple(a.extent for a in axes))
-    assert isinstance(total, int)
     if total == 0:
         return None
-    program, size = Var("program"), min(FLAT, next_power(total))
+    program, size = Var("program"), min(FLAT, next_power(total)) if isinstance(total, int) else FLAT
     cut = Cut.of("x", total, size, atom_affine(program), space)
     places = digits(axes, atom_affine(cut.index), space)
     return Body(program, cut.blocks, cut.around(lets(places, s)), warps(size))
 
 
-def _has_no_order(s: Store) -> bool:
-    """Whether it does not matter which of several stores to one element is the last one."""
-    if isinstance(s.value, Const) or not any(isinstance(x, Load) for i in s.indices for x in post_order(i)):
-        return True  # always the same, or each element is stored once
+def _is_combined(s: Store) -> bool:
+    """Whether it combines a value with the element that is there already."""
     e = s.value
-    if not isinstance(e, Binary) or not isinstance(e.a, Load) or e.a.buffer is not s.buffer or e.a.indices != s.indices:
-        return False
-    if any(x.buffer is s.buffer for x in loads(Store(s.buffer, s.indices, e.b))):
-        return False
-    return s.buffer.dtype in (_ADDED if e.op == "add" else _COMPARED if e.op in ("max", "min") else ())
+    own = isinstance(e, Binary) and isinstance(e.a, Load) and e.a.buffer is s.buffer and e.a.indices == s.indices
+    return own and _is_placed(s)
+
+
+def _is_placed(s: Store) -> bool:
+    """Whether its address comes from memory, so that several may store to one element."""
+    return any(isinstance(x, Load) for i in s.indices for x in post_order(i))
+
+
+def _has_no_order(s: Store) -> bool:
+    """Whether it does not matter in which order several stores to one element are done: all are atomic, or none reads
+    what another leaves there."""
+    if not _is_placed(s):
+        return True  # each element is stored once
+    e = s.value
+    if _is_combined(s):
+        assert isinstance(e, Binary)
+        if s.buffer.dtype not in _ATOMIC or e.op not in _COMBINED:
+            return False
+        e = e.b
+    return all(x.buffer is not s.buffer for x in loads(Store(s.buffer, s.indices, e)))

@@ -2,7 +2,7 @@
 
 *Persistent*: a whole row in the tile; what several passes need stays in registers (softmax, norms).
 *Looped*: rows too long for that are walked in blocks, once for each pass, with a tile of partial results that is
-reduced when the row is done.
+reduced when the row is done. A mean and the deviations from it take one pass (`moments`).
 *Window*: few elements a row, and neighbouring rows near each other in memory (pooling, depthwise convolution): one row
 per lane, its elements one after the other.
 
@@ -15,21 +15,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from nnvm.dim import ceildiv
-from nnvm.schedules.access import At, Held, all_affines, parts
+from nnvm.dtype import DType
+from nnvm.schedules.access import At, Held, all_affines, parts, rewrite_affine
 from nnvm.schedules.axes import Axis, Write, collapse
 from nnvm.schedules.emit import Emitter, dim_value
-from nnvm.schedules.gpu.tiles import Body, Cut, digits, next_power, warps, written
-from nnvm.schedules.row_program import Pass, Reduction, RowProgram, collapse_kept
-from nnvm.te.expr import INDEX, Buffer, Const, Expr, Load, Reduce, Select, Var, binary
+from nnvm.schedules.gpu.moments import with_moments, without_unused
+from nnvm.schedules.gpu.tiles import PERSISTENT, Body, Cut, digits, guarded, next_power, warps, written
+from nnvm.schedules.row_program import DEVIATIONS, Pass, Reduction, RowProgram, collapse_kept
+from nnvm.te.expr import INDEX, Binary, Buffer, Cast, Const, Expr, Load, Reduce, Select, Var, binary, const
 from nnvm.te.tensor import IterVar, Tensor
-from nnvm.tir.affine import Space, affine, atom_affine
+from nnvm.tir.affine import Affine, Space, affine, atom_affine
 from nnvm.tir.lower_reduce import combine, neutral, take
 from nnvm.tir.stmt import Allocate, For, If, Let, Stmt, Store, seq
 
 __all__ = ["rows_body"]
 
-#: Elements of the longest row that is held whole, and of a tile.
-PERSISTENT, TILE = 8192, 1024
+#: Elements of a tile.
+TILE = 1024
 #: Rows of a tile whose lanes lie along the rows' neighbours, and elements of each.
 ACROSS_ROWS, ACROSS_STEP = 64, 32
 #: Elements of a row that is a window, and how far apart in memory its neighbours are at most.
@@ -45,7 +47,7 @@ def rows_body(program: RowProgram, space: Space) -> Body:
     extent, length = program.kept_numel, program.row_numel
     across = _across(program)
     number = Var("program")
-    if isinstance(length, int) and length <= WINDOW and len(program.passes) == 1 and _near(program):
+    if isinstance(length, int) and length <= WINDOW and _is_simple(program) and _near(program):
         size = min(256, next_power(extent)) if isinstance(extent, int) else 256
         x = Cut.of("x", extent, size, atom_affine(number), space)
         return Body(number, x.blocks, x.around(_Window(program, x, space).write()), 4)
@@ -56,9 +58,17 @@ def rows_body(program: RowProgram, space: Space) -> Body:
     size = min(most, next_power(extent)) if isinstance(extent, int) else most
     persistent = whole is not None and size * whole <= PERSISTENT
     step = whole if persistent and whole is not None else ACROSS_STEP if across else LONG
+    if not persistent:
+        program = without_unused(with_moments(program, space))
     x = Cut.of("x", extent, size, atom_affine(number), space)
     rows = (_Persistent if persistent else _Looped)(program, x, space, step)
     return Body(number, x.blocks, x.around(rows.write()), warps(size * step))
+
+
+def _is_simple(program: RowProgram) -> bool:
+    """One pass over whole rows, of reductions that combine elements."""
+    (first, *more) = program.passes
+    return not more and program.limit is None and all(r.op != DEVIATIONS for r in first.reductions)
 
 
 def _collapse_row(program: RowProgram, space: Space) -> None:
@@ -114,6 +124,8 @@ class _Rows:
                **digits(program.row, atom_affine(self.at), self.space)}  # fmt: skip
         self.passes = [p.rewrite(self.space, env, memo) for p in program.passes]
         self.results = [w.rewrite(self.space, env, memo) for w in program.results]
+        length = program.limit if program.limit is not None else affine(program.row_numel)
+        self.length = rewrite_affine(self.space, length, env, memo)
 
     def _value(self, e: Held) -> Expr:
         return self.held[e.tensor]
@@ -125,9 +137,9 @@ class _Rows:
     def inside(self) -> Expr | None:
         """Whether the position is on the row; None where it always is."""
         length = self.program.row_numel
-        if length % self.step == 0 and length != 0:
+        if self.program.limit is None and length % self.step == 0 and length != 0:
             return None
-        return binary("lt", self.at, dim_value(length))
+        return binary("lt", self.at, self.emitter.index(self.length))
 
     def source(self, r: Reduction, inside: Expr | None) -> Expr:
         value = self.emitter.value(r.source)
@@ -143,6 +155,11 @@ class _Rows:
 
     def axes(self) -> tuple[IterVar, ...]:
         return (IterVar(self.lane, self.step, "reduce"),)
+
+    def number(self, count: Affine, dtype: DType) -> Expr:
+        """A count as a float."""
+        value = count.int
+        return Cast(self.emitter.index(count), dtype) if value is None else const(float(value), dtype)
 
     def accumulator(self, r: Reduction, source: Expr, at: Expr, size: int) -> _Accumulator:
         """Partial results of a reduction, `size` of them, of which element `at` takes `source`."""
@@ -187,10 +204,17 @@ class _Persistent(_Rows):
             if p.writes:
                 body.insert(0, self.tile(self.stores(p.writes, inside)))
             for r in reversed(p.reductions):
-                index = None if r.index is None else self.emitter.value(r.index)
-                value = Reduce(r.op, self.source(r, inside), self.axes(), index)
-                body = [Let(self.held[r.tensor], value, seq(body))]
+                body = [Let(self.held[r.tensor], self._reduced(r, inside), seq(body))]
         return seq(body)
+
+    def _reduced(self, r: Reduction, inside: Expr | None) -> Expr:
+        if r.op == DEVIATIONS:
+            assert r.about is not None
+            mean = Binary("div", self.held[r.about], self.number(self.length, r.source.dtype))
+            apart = Binary("sub", self.emitter.value(r.source), mean)
+            return Reduce("sum", guarded(Binary("mul", apart, apart), inside), self.axes())
+        index = None if r.index is None else self.emitter.value(r.index)
+        return Reduce(r.op, self.source(r, inside), self.axes(), index)
 
 
 class _Looped(_Rows):
@@ -216,14 +240,53 @@ class _Looped(_Rows):
 
     def _pass(self, p: Pass, rest: Stmt) -> Stmt:
         inside = self.inside()
-        made = [self.accumulator(r, self.source(r, inside), self.lane, self.step) for r in p.reductions]
-        for r, a in zip(p.reductions, made):
-            rest = Let(self.held[r.tensor], Reduce(r.op, a.value, self.axes(), a.index), rest)
+        made = []
+        for r in p.reductions:
+            if r.op == DEVIATIONS:
+                a, rest = self._deviations(r, inside, rest)
+            else:
+                a = self.accumulator(r, self.source(r, inside), self.lane, self.step)
+                rest = Let(self.held[r.tensor], Reduce(r.op, a.value, self.axes(), a.index), rest)
+            made.append(a)
         steps = [a.step for a in made]
         if p.writes:
             steps.append(self._stores(p))
         begin = self.tile(seq([a.start for a in made]))
         return _allocated(made, seq([begin, self._walk(steps), rest]))
+
+    def _deviations(self, r: Reduction, inside: Expr | None, rest: Stmt) -> tuple[_Accumulator, Stmt]:
+        """Each lane's mean and sum of squared deviations, which all lanes together give in `rest`.
+
+        The k-th element of a lane, x, moves its mean by (x - mean) / k.
+        """
+        t, name = r.source.dtype, r.tensor.name
+        means, squares = (Buffer(f"{name}_{what}", (self.step,), t, None, "local") for what in ("mean", "acc"))
+        mean, square = Load(means, (self.lane,)), Load(squares, (self.lane,))
+        start = seq([Store(b, (self.lane,), const(0.0, t)) for b in (means, squares)])
+        k = self.number(atom_affine(self.block.var) + 1, t)
+        apart, move = Var("apart", t), Var("move", t)
+        step = Let(apart, guarded(Binary("sub", self.emitter.value(r.source), mean), inside),
+                   Let(move, Binary("mul", apart, Binary("div", const(1.0, t), k)), seq([
+                       Store(means, (self.lane,), Binary("add", mean, move)),
+                       Store(squares, (self.lane,),
+                             Binary("add", square, Binary("mul", apart, Binary("sub", apart, move))))])))  # fmt: skip
+        count = self._lane_count(t)
+        whole = Var(f"{name}_of", t)
+        total = Reduce("sum", Binary("mul", count, mean), self.axes())
+        off = Binary("sub", mean, whole)
+        between = Binary("add", square, Binary("mul", count, Binary("mul", off, off)))
+        rest = Let(whole, Binary("div", total, self.number(self.length, t)),
+                   Let(self.held[r.tensor], Reduce("sum", between, self.axes()), rest))  # fmt: skip
+        return _Accumulator((means, squares), start, step, square, None), rest
+
+    def _lane_count(self, dtype: DType) -> Expr:
+        """Elements of the row that a lane takes."""
+        step = affine(self.step)
+        full, left = self.space.floordiv(self.length, step), self.space.floormod(self.length, step)
+        if left.int == 0:
+            return self.number(full, dtype)
+        more = binary("lt", self.lane, self.emitter.index(left))
+        return Select(more, self.number(full + 1, dtype), self.number(full, dtype))
 
 
 class _Window(_Rows):

@@ -9,10 +9,11 @@ from nnvm.dim import row_major
 from nnvm.schedules.access import Source
 from nnvm.schedules.attention_match import match_attention
 from nnvm.schedules.gpu.attention import attention_body
-from nnvm.schedules.gpu.injective import elementwise_bodies
+from nnvm.schedules.gpu.injective import elementwise_bodies, writes_body
 from nnvm.schedules.gpu.matmul import matmul_body, product_of
+from nnvm.schedules.gpu.moments import with_moments
 from nnvm.schedules.gpu.rows import rows_body
-from nnvm.schedules.gpu.split import parts_of_product, parts_of_rows, split
+from nnvm.schedules.gpu.split import part_of_product, part_of_rows, split, stages_of
 from nnvm.schedules.gpu.tiles import Body, kernel_of
 from nnvm.schedules.kernel import Strides, span
 from nnvm.schedules.row_program import RowProgram, row_program
@@ -93,16 +94,36 @@ class _Group:
     def _rows(self, program: RowProgram, space: Space) -> None:
         """A row program as tiles of rows or of a product, in parts where it has too few rows."""
         product = product_of(program)
-        parts = parts_of_rows(program) if product is None else parts_of_product(product, program)
-        if parts > 1:
-            making, program, scratch = split(program, parts, space)
-            for b in scratch:
-                b.name = f"part{len(self.scratch)}"
-                self.scratch.append(b)
+        if product is not None:
+            if (chunk := part_of_product(product, program)) is None:
+                self.bodies.append(matmul_body(program, product, space))
+                return
+            making, program = self._parts(program, chunk, space)
             product = product_of(making)
             self.bodies.append(rows_body(making, space) if product is None else matmul_body(making, product, space))
-            product = None
-        self.bodies.append(rows_body(program, space) if product is None else matmul_body(program, product, space))
+            self.bodies.append(rows_body(program, space))
+            return
+        merged = with_moments(program, space)
+        if (chunk := part_of_rows(merged)) is None:
+            self.bodies.append(rows_body(program, space))
+            return
+        stages = stages_of(merged, space)
+        self._keep("stage", stages.scratch)
+        for step in stages.steps:
+            if isinstance(step, tuple):
+                self.bodies.append(writes_body(*step, space))
+            else:
+                self.bodies += [rows_body(p, space) for p in self._parts(step, chunk, space)]
+
+    def _parts(self, program: RowProgram, chunk: int, space: Space) -> tuple[RowProgram, RowProgram]:
+        making, combining, scratch = split(program, chunk, space)
+        self._keep("part", scratch)
+        return making, combining
+
+    def _keep(self, name: str, scratch: Sequence[Buffer]) -> None:
+        for b in scratch:
+            b.name = f"{name}{len(self.scratch)}"
+            self.scratch.append(b)
 
     def _scratch(self, t: Tensor) -> Source:
         strides = row_major(t.shape)

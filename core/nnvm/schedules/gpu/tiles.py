@@ -13,13 +13,16 @@ from dataclasses import dataclass
 from nnvm.dim import Dim, ceildiv, symbols
 from nnvm.schedules.axes import Axis, Write
 from nnvm.schedules.emit import Emitter, dim_value
+from nnvm.schedules.kernel import name_apart
 from nnvm.te.expr import INDEX, Buffer, Cast, Const, Expr, Select, Var, binary, const, is_size
 from nnvm.tir.affine import Affine, Space, affine, atom_affine
 from nnvm.tir.stmt import For, GridKernel, If, Let, PrimFunc, Stmt, Store, seq
 from nnvm.tir.visitor import free_vars, loads, stmts
 
-__all__ = ["Body", "Cut", "digits", "guarded", "kernel_of", "lets", "next_power", "warps", "written"]
+__all__ = ["PERSISTENT", "Body", "Cut", "digits", "guarded", "kernel_of", "lets", "next_power", "warps", "written"]
 
+#: Elements of the longest row that is held whole.
+PERSISTENT = 8192
 #: Elements of a tile that 4 warps (128 threads) work on, from which on there are 8, and 16.
 EIGHT_WARPS, SIXTEEN_WARPS = 4096, 16384
 
@@ -137,6 +140,7 @@ def kernel_of(name: str, params: Sequence[Buffer], outputs: int, bodies: Sequenc
         stored = {s.buffer for s in stmts(stmt) if isinstance(s, Store)} & results
         own = [b for b in (*params, *scratch) if b in used]
         own.sort(key=lambda b: b in stored)  # written ones last
+        name_apart(stmt, {b.name for b in own})
         sizes = {v.name for v in free_vars(stmt) if is_size(v)} | {n for b in own for d in b.shape for n in symbols(d)}
         names |= sizes
         label = name if len(bodies) == 1 else f"{name}_{i}"
