@@ -15,7 +15,7 @@ from nnvm import config
 from nnvm.dim import SymDim, evaluate, is_static, symbols
 from nnvm.graph import Graph, Node, NodeEntry, TensorType, apply, constant, variable
 from nnvm.graph.node import TypeInferenceError
-from nnvm_torch.aliasing import base_of, below_types, look_at_bases, root_of, view_of
+from nnvm_torch.aliasing import below_types, look_at_bases, root_of, view_of
 from nnvm_torch.convert import Context, NeedsMemory, Unsupported, converter_of
 from nnvm_torch.imported import Fallback, FromGraph, FromInput, Imported, NotImportable, Plain, Result, Strides, View
 from nnvm_torch.partition import TOKEN, AtenCall, Size, Slot, is_effect, is_view, needs_strides
@@ -175,7 +175,7 @@ class _Importer:
             return
         if isinstance(val, (torch.SymFloat, torch.SymBool, float)) and not node.users:
             return
-        effect = is_effect(node.target)
+        effect = is_effect(node)
         if not node.users and not effect:
             return
         counted = not is_view(node.target)
@@ -232,7 +232,7 @@ class _Importer:
     def _opaque(self, node: fx.Node, effect: bool) -> Any:
         """The call as a node that ATen runs; gives what `node.meta["val"]` looks like, with entries for tensors."""
         tensors: list[NodeEntry] = []
-        by_memory = needs_strides(node.target)
+        by_memory = needs_strides(node)
 
         def template(a: Any) -> Any:
             if isinstance(a, fx.Node):
@@ -307,10 +307,10 @@ class _Importer:
         value = self.env[r]
         if not isinstance(value, NodeEntry):
             return Plain(value)
-        if (given := below_types(r)) in self.position:
-            return FromInput(self.position[given], None if given is r else view_of(r, given))
-        base = base_of(r)
+        base = below_types(r)
         view = None if base is r else view_of(r, base)
+        if base in self.position:
+            return FromInput(self.position[base], view)
         entry = self.env[base]
         if base in self.output_of:
             return FromGraph(self.output_of[base], view)

@@ -164,3 +164,24 @@ def test_an_argument_looked_at_as_another_type(source, target, dynamic):
         assert [t.dtype for t in got] == [t.dtype for t in want]
         assert places(got, x) == places(want, x)
         assert all(map(torch.equal, got, want))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(("source", "target"), [(torch.float32, torch.int32), (torch.int64, torch.float64),
+                                                (torch.bfloat16, torch.int16)])  # fmt: skip
+def test_a_result_looked_at_as_another_type(source, target, dynamic):
+    """The other type comes back as a look at the same memory, whether what it looks at is a result itself or not."""
+
+    def fn(x):
+        y, z = x * 3, x.flip(0)
+        return y.view(target), y, z[1:].t().view(target), (x + x).view(target).view(source)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(fn, backend="nnvm", dynamic=dynamic)
+    for n in (4, 6):
+        x = (torch.randn(3, n) * 100).to(source)
+        got, want = compiled(x), fn(x)
+        assert [(t.dtype, used_strides(t)) for t in got] == [(t.dtype, used_strides(t)) for t in want]
+        assert got[0].data_ptr() == got[1].data_ptr() and len({t.data_ptr() for t in got}) == 3
+        for a, b in zip(got, want):
+            torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
