@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from nnvm import config
 from nnvm.compiler.build import CompilerFault, compile_graph
 from nnvm.runtime.fork_lock import fork_safe
+from nnvm_torch.cuda_graphs import when_captured
 from nnvm_torch.decompositions import decompositions, whole
 from nnvm_torch.direct import Marks, direct_call, marks_alone
 from nnvm_torch.faults import Guard, guarded, text_of, warn_of_fault, warn_once
@@ -195,7 +196,7 @@ def _built(
         warn_of_fault("nnvm could not compile a part of a graph, and does without it", told[0][:500] + more)
     entry = record_of(kind, compiled, imported, {**seconds, **compiled.seconds}, owner, told)
     if runner.graphs is not None or runner.why_not_captured:
-        entry = replace(entry, cuda_graph=runner.why_not_captured or "captured from the second call on")
+        entry = replace(entry, cuda_graph=runner.why_not_captured or when_captured(compiled.plan))
     record(entry)
     if config.debug_level():
         took = sum(entry.seconds.values())

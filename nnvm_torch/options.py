@@ -57,8 +57,8 @@ class Options:
         verify_graphs: check the graph after each pass (slow; for finding faults in the compiler).
         target: what to compile for, as in ``"llvm -mcpu=haswell"`` or ``"cuda -arch=sm_90"``; None: the device of the
             tensors.
-        cuda_graphs: on a GPU, capture the calls of an inference graph whose sizes are all known in a CUDA graph and
-            replay that; False: launch by launch.
+        cuda_graphs: on a GPU, capture the calls of an inference graph in a CUDA graph and replay that, one for each
+            size that comes again; False: launch by launch.
     """
 
     precise: bool = False

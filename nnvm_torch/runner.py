@@ -136,7 +136,7 @@ class Runner:
         for name, (position, axis) in self.symbol_args.items():
             if name not in env:
                 env[name] = args[position].shape[axis]
-        return executor.run(inputs, env)
+        return executor.run(inputs, env) if self.graphs is None else self.graphs.run(executor, inputs, env)
 
     def _run_on_gpu(self, args: Sequence[Any], env: dict[str, int]) -> Sequence[Any]:
         """Launches go to the current stream of the graph's own device, whichever is current."""

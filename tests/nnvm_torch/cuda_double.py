@@ -141,7 +141,13 @@ def record_launches(double: CudaDouble, monkeypatch: Any) -> None:
             raise RuntimeError("operation not permitted when stream is capturing")
         run(self, bases, workspace, threads)
         if double.capturing is not None:
-            kept = type(bases).from_buffer_copy(bases)
-            double.capturing.steps.append(lambda: run(self, kept, workspace, threads))
+            kept, program = type(bases).from_buffer_copy(bases), weakref.ref(self)
+
+            def again() -> None:
+                launches = program()
+                assert launches is not None, "what captured launches write, their flags, is gone"
+                run(launches, kept, workspace, threads)
+
+            double.capturing.steps.append(again)
 
     monkeypatch.setattr(LaunchProgram, "run", recorded)

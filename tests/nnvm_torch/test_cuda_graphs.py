@@ -13,7 +13,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import nnvm_torch
+from nnvm.runtime import instances
 from nnvm_torch import cuda_graphs
+from nnvm_torch.tensors import TorchMemory
 from tests.nnvm_torch.cuda_double import CudaDouble, record_launches
 
 pytestmark = pytest.mark.triton
@@ -26,6 +28,8 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> CudaDouble:
     monkeypatch.setattr(cuda_graphs, "cuda", double)
     monkeypatch.setattr(cuda_graphs, "serves", lambda device: True)
     monkeypatch.setattr(cuda_graphs, "_pools", {})
+    # as on a GPU, a call takes its arena from the allocator: one in a capture belongs to the graph
+    monkeypatch.setattr(TorchMemory, "keeps_arenas", property(lambda self: False, lambda self, value: None), False)
     record_launches(double, monkeypatch)
     return double
 
@@ -148,17 +152,85 @@ def test_what_is_not_captured_says_why(cuda: CudaDouble, model: Any, why: str) -
     assert any(why in r for r in reasons), reasons
 
 
-def test_sizes_known_at_the_call(cuda: CudaDouble) -> None:
-    model = Net().eval()
+def dynamic(model: Any) -> Any:
     torch._dynamo.reset()
     nnvm_torch.reset()
-    fast = torch.compile(model, backend="nnvm", options=GPU, dynamic=True)
+    return torch.compile(model, backend="nnvm", options=GPU, dynamic=True)
+
+
+def test_each_size_that_comes_again_has_its_graph(cuda: CudaDouble) -> None:
+    model = Net().eval()
+    fast = dynamic(model)
+    captures, kept = [], []
     with torch.no_grad():
-        for n in (5, 7, 5, 5):
+        for n in (5, 7, 5, 7, 5, 9, 7):
+            x = torch.randn(n, 12)
+            kept.append((fast(x), model(x)))
+            captures.append(cuda.events.count("capture"))
+    for got, expected in kept:
+        close(got, expected)
+    assert captures == [0, 0, 1, 2, 2, 2, 2]
+    assert cuda.events.count("replay") == 4
+    assert nnvm_torch.report().graphs[0].cuda_graph == "captured from the second call of a size on"
+
+
+def test_two_sizes_and_a_size_as_a_number(cuda: CudaDouble) -> None:
+    def model(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        z = torch.cat([x.softmax(-1) * x.shape[0], y.relu()]).softmax(0)
+        return z.softmax(1) / z.shape[0]
+
+    fast = dynamic(model)
+    with torch.no_grad():
+        for _ in range(3):
+            for m, n in ((3, 4), (4, 3), (4, 4)):
+                x, y = torch.randn(m, 6), torch.randn(n, 6)
+                close(fast(x, y), model(x, y))
+    assert cuda.events.count("capture") >= 2
+    assert cuda.events.count("replay") >= 4
+
+
+def test_graphs_of_sizes_are_few_and_those_not_used_for_longest_go(
+    cuda: CudaDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_graphs, "MAX_SIZES", 2)
+    monkeypatch.setattr(cuda_graphs, "MAX_LOST", 2)
+    model = Net().eval()
+    fast = dynamic(model)
+
+    def captures(*sizes: int) -> int:
+        before = cuda.events.count("capture")
+        with torch.no_grad():
+            for n in sizes:
+                x = torch.randn(n, 12)
+                close(fast(x), model(x))
+        gc.collect()
+        return cuda.events.count("capture") - before
+
+    assert captures(3, 4, 5) == 0
+    assert captures(3, 4) == 2
+    assert captures(3, 5) == 1  # 4 has to go, as 3 was used after it
+    assert captures(3, 5) == 0
+    assert captures(4) == 1  # 3 goes
+    assert len(cuda.alive) == 2
+    replays = cuda.events.count("replay")
+    assert captures(3, 3, 6, 6, 6) == 0  # two were lost: no more captures
+    assert cuda.events.count("replay") == replays
+    assert captures(4, 5) == 0
+    assert cuda.events.count("replay") == replays + 2
+
+
+def test_a_graph_keeps_what_its_launches_write(cuda: CudaDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instances, "MAX_INSTANCES", 1)
+    model = Net().eval()
+    fast = dynamic(model)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)  # of a call that failed and ran in ATen instead
+        for n in (5, 5, 6, 7, 5):  # the executor forgets 5 long before the graph is used again
             x = torch.randn(n, 12)
             close(fast(x), model(x))
-    assert not cuda.events
-    assert "known at the call only" in nnvm_torch.report().graphs[0].cuda_graph
+            gc.collect()
+    assert cuda.events.count("capture") == 1
+    assert cuda.events.count("replay") == 2
 
 
 def test_the_option_turns_it_off(cuda: CudaDouble) -> None:

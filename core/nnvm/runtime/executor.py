@@ -139,6 +139,12 @@ class _Instance:
     single: Program | None
     function: tuple[_Bound, Function] | None = None
 
+    def raise_failures(self) -> None:
+        """Raises what a check of an earlier call found, where a GPU tells it only after the call."""
+        for segment in self.segments:
+            if isinstance(segment, LaunchProgram):
+                segment.raise_failure()
+
 
 class _Bound(NamedTuple):
     """What stays from call to call, in one: a call sees one state of it.
@@ -231,9 +237,12 @@ class Executor:
     def raise_failures(self) -> None:
         """Raises what a check of an earlier call found, where a GPU tells it only after the call."""
         for instance in self._instances.values():
-            for segment in instance.segments:
-                if isinstance(segment, LaunchProgram):
-                    segment.raise_failure()
+            instance.raise_failures()
+
+    def launched(self, inputs: Sequence[Any], env: Mapping[str, int] | None) -> _Instance:
+        """What the launches of a call of these sizes write besides tensors: whoever keeps such launches (a CUDA graph
+        does) keeps this, and asks it to `raise_failures`."""
+        return self._instance(inputs, env)
 
     def bound(self) -> Mapping[int, Any]:
         """The tensors that `bind` was given, by position."""
