@@ -270,7 +270,8 @@ def _functions() -> tuple[int, int] | None:
     except (OSError, AttributeError):
         return None
     version, pointer = (ctypes.cast(f, ctypes.c_void_p).value or 0 for f in found)
-    return (version, pointer) if _agree((version, pointer)) else None
+    with torch.inference_mode(False):  # whose tensors have no versions: to ask for one ends the process
+        return (version, pointer) if _agree((version, pointer)) else None
 
 
 def _agree(functions: tuple[int, int]) -> bool:

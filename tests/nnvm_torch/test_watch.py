@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -127,3 +129,30 @@ def test_functions_that_tell_something_else_are_not_used() -> None:
 
 def test_never() -> None:
     assert not watch.never() and not watch.never(1, 2)
+
+
+FIRST_CALLS = """
+import sys
+import torch, nnvm_torch
+
+def model():
+    return torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.ReLU(), torch.nn.BatchNorm1d(7)).eval()
+
+x = torch.randn(3, 5)
+before = model()
+for made_there in (False, True):
+    with torch.inference_mode():
+        net = model() if made_there else before
+        compiled = nnvm_torch.compile(net, (x,)) if sys.argv[1] == "module" else torch.compile(net, backend="nnvm")
+        for _ in range(3):
+            torch.testing.assert_close(compiled(x), net(x))
+            net[0].weight.data.mul_(1.5)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), net(x))
+"""
+
+
+@pytest.mark.parametrize("first", ["backend", "module"])
+def test_first_call_of_a_process_in_inference_mode(first: str) -> None:
+    done = subprocess.run([sys.executable, "-c", FIRST_CALLS, first], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]
