@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import fx
 
 from nnvm.dim import Dim, SymDim, evaluate
 from nnvm.graph import OpPattern, Param, TensorType, register
@@ -23,6 +24,9 @@ TOKEN = HANDLE_TYPE
 
 #: Operators whose meaning depends on how their argument lies in memory.
 _BY_MEMORY = {"as_strided", "as_strided_copy", "as_strided_scatter", "view", "view_as_complex", "view_as_real"}
+
+#: Arguments that are the only chance of something random: the part of the elements that a dropout drops.
+_CHANCES = frozenset({"dropout_p"})
 
 
 @dataclass(frozen=True)
@@ -70,11 +74,12 @@ class AtenCall:
         return out
 
 
-def is_effect(target: Any) -> bool:
+def is_effect(call: fx.Node) -> bool:
     """Does the call have effects, or draw random numbers: is its place among the others part of its meaning?"""
+    target = call.target
     if not isinstance(target, torch._ops.OpOverload):
         return getattr(target, "_name", "") == "with_effects"
-    if torch.Tag.nondeterministic_seeded in target.tags or target._schema.is_mutable:
+    if _is_random(call) or target._schema.is_mutable:
         return True
     if target.namespace in ("_c10d_functional", "c10d_functional", "_c10d_functional_autograd", "profiler"):
         return True
@@ -97,11 +102,22 @@ def is_view(target: Any) -> bool:
     return bool(returns) and returns[0].alias_info is not None and not returns[0].alias_info.is_write
 
 
-def needs_strides(target: Any) -> bool:
+def _is_random(call: fx.Node) -> bool:
+    """Does the call draw random numbers? Not for a dropout of nothing: attention without one is marked random too."""
+    target = call.target
+    if not isinstance(target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in target.tags:
+        return False
+    given = dict(zip((a.name for a in target._schema.arguments), call.args)) | call.kwargs
+    chances = [given.get(a.name, a.default_value) for a in target._schema.arguments if a.name in _CHANCES]
+    return not chances or any(not isinstance(p, (int, float)) or p != 0 for p in chances)
+
+
+def needs_strides(call: fx.Node) -> bool:
     """Must its tensor arguments lie in memory as they do in eager?"""
+    target = call.target
     if not isinstance(target, torch._ops.OpOverload):
         return True
-    if torch.Tag.nondeterministic_seeded in target.tags:
+    if _is_random(call):
         return True  # random numbers are drawn in the order of memory
     return target.namespace not in ("aten", "prims") or target._schema.name.split("::")[1] in _BY_MEMORY
 

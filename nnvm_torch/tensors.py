@@ -169,8 +169,9 @@ def laid_out(t: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
 
 
 def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Elements of `target` may share memory, where those of `source` are equal; ATen copies to no such tensor."""
-    if torch._debug_has_internal_overlap(target) == 0 or not target.numel():
+    """Elements of `target` may share memory, where those of `source` are equal; ATen copies to no tensor of which it
+    sees that at once, by an axis of stride 0 (1 of its answers; it does not look further)."""
+    if torch._debug_has_internal_overlap(target) != 1 or not target.numel():
         target.copy_(source)
         return
     size = span(target)

@@ -65,7 +65,7 @@ def forced_calls() -> int:
 
 def is_repeatable(gm: fx.GraphModule) -> bool:
     """Does running the graph twice give the same twice? Not where it draws random numbers or has effects."""
-    return not any(is_effect(n.target) for n in gm.graph.nodes if n.op == "call_function" and not _is_write(n))
+    return not any(is_effect(n) for n in gm.graph.nodes if n.op == "call_function" and not _is_write(n))
 
 
 def _is_write(node: fx.Node) -> bool:
