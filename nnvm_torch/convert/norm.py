@@ -42,11 +42,44 @@ def _as(c: Context, x: NodeEntry, index: int) -> NodeEntry:
 def _layer_norm(c: Context, x: NodeEntry, shape: Sequence[Dim], weight: NodeEntry | None, bias: NodeEntry | None,
                 eps: float) -> Value:  # fmt: skip
     axis = x.type.rank - len(shape)
-    out = c.op("layer_norm", x, *_affine(c, x, weight, bias), axis=axis, eps=eps)
     if not (c.used[1] or c.used[2]):
-        return out, None, None
+        return c.op("layer_norm", x, *_affine(c, x, weight, bias), axis=axis, eps=eps), None, None
     mean, rstd = _statistics(c, x, tuple(range(axis, x.type.rank)), eps)
-    return out, _as(c, mean, 1), _as(c, rstd, 2)
+    out = _standardised(c, x, mean, rstd)
+    if weight is not None:
+        out = c.op("multiply", out, c.cast(weight, out.type.dtype))
+    if bias is not None:
+        out = c.op("add", out, c.cast(bias, out.type.dtype))
+    return c.cast(out, x.type.dtype), _as(c, mean, 1), _as(c, rstd, 2)
+
+
+def _standardised(c: Context, x: NodeEntry, mean: NodeEntry, rstd: NodeEntry) -> NodeEntry:
+    return c.op("multiply", c.op("subtract", c.compute(x), mean), rstd)
+
+
+@converts("native_layer_norm_backward.default")
+def _layer_norm_backward(c: Context, grad: NodeEntry, x: NodeEntry, shape: Sequence[Dim], mean: NodeEntry,
+                         rstd: NodeEntry, weight: NodeEntry | None, bias: NodeEntry | None,
+                         mask: Sequence[bool]) -> Value:  # fmt: skip
+    axis = x.type.rank - len(shape)
+    wide, g = c.compute(x), c.compute(grad)
+    t = wide.type.dtype
+    kept = (*x.type.shape[:axis], *(1 for _ in shape))
+    mean, rstd = (c.cast(c.reshape(s, kept), t) for s in (mean, rstd))
+    out: list[NodeEntry | None] = [None, None, None]
+    if mask[0]:
+        gamma = () if weight is None else (c.cast(weight, t),)
+        out[0] = c.cast(c.op("row_norm_grad", g, wide, mean, rstd, *gamma, axis=axis), c.outs[0].dtype)
+    rows = tuple(range(axis))
+    if mask[1] and weight is not None:
+        out[1] = _as(c, _summed(c, c.op("multiply", g, _standardised(c, wide, mean, rstd)), rows), 1)
+    if mask[2] and bias is not None:
+        out[2] = _as(c, _summed(c, g, rows), 2)
+    return tuple(out)
+
+
+def _summed(c: Context, x: NodeEntry, axes: tuple[int, ...]) -> NodeEntry:
+    return c.op("sum", x, axis=axes, keepdims=False) if axes else x
 
 
 @converts("_fused_rms_norm.default")

@@ -147,6 +147,19 @@ def _row_norm(r: Relation) -> None:
             r.has_shape(v, rows, data)
 
 
+def _row_norm_grad(r: Relation) -> None:
+    """The incoming gradient is like the data, gamma like the axes normalised over; the statistics keep these as 1."""
+    grad, data, mean, scale, *gamma = r.inputs
+    r.same_shape(grad, data, *r.outputs)
+    r.same_dtype(data, *r.outputs)
+    r.same_shape(mean, scale)
+    if data.shape is not None:
+        first = resolve_axis(r.attrs["axis"], len(data.shape))
+        r.has_shape(mean, (*data.shape[:first], *(1 for _ in data.shape[first:])), data)
+        for v in gamma:
+            r.has_shape(v, data.shape[first:], data)
+
+
 def _channel_norm(r: Relation) -> None:
     data, *affine = r.inputs
     r.same_shape(data, *r.outputs)
@@ -221,6 +234,7 @@ for _rank in (1, 2, 3):
         attach(_name.format(_rank), _pooling, symbolic=lambda attrs: not attrs.get("ceil_mode"))
 attach("resize", _resize)
 attach("layer_norm rms_norm", _row_norm, symbolic=False, weak=_weights_like_data)
+attach("row_norm_grad", _row_norm_grad, symbolic=False)
 attach("group_norm instance_norm", _channel_norm, symbolic=False, weak=_weights_like_data)
 attach("batch_norm", _batch_norm, symbolic=False, weak=_weights_like_data)
 attach("attention", _attention, symbolic=False)

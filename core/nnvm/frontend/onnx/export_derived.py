@@ -28,6 +28,7 @@ NOT_IN_ONNX: dict[str, str] = {
     "cummax": "ONNX has no running extremes", "cummin": "ONNX has no running extremes",
     "conv2d_winograd": "it stands for a convolution after the compiler's passes: write the graph before them",
     "layout_transform": "it stands for a layout that the compiler's passes choose: write the graph before them",
+    "row_norm_grad": "ONNX has no gradients",
     "group": "it is a kernel of the compiler's: write the graph before its passes",
     "variable": "a variable is an input or an initialiser, no node",
 }  # fmt: skip
