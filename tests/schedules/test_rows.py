@@ -12,7 +12,7 @@ from nnvm import te
 from nnvm.dim import symbol
 from nnvm.dtype import BOOL, F32, I64, DType
 from nnvm.target import Target
-from nnvm.te.expr import Load, cast, maximum
+from nnvm.te.expr import Load, VectorReduce, cast, maximum
 from nnvm.tir.stmt import Allocate, For
 from nnvm.tir.visitor import post_order, stmts
 from tests.schedules import programs as p
@@ -239,3 +239,18 @@ def test_a_shifted_prologue_that_is_an_output_too() -> None:
     one, two = compute([x], [double, shifted], [a])
     np.testing.assert_array_equal(one, a * 2)
     np.testing.assert_allclose(two, (a * 2)[:, :-1].sum(1), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_statistics_of_rows_do_not_turn_the_vectors_of_sums_over_columns(swapped: bool) -> None:
+    """sum over i of g[i, j] * (x[i, j] - m[i]) * s[i]: the matrices lie along j, the little that lies along i does not
+    count. Every lane sums a column of its own: none are added up at the end."""
+    shape = (21, 70) if not swapped else (70, 21)
+    g, x, m, s = p.placeholders(g=shape, x=shape, m=shape[:1], s=shape[:1])
+    k = te.reduce_axis(shape[0], "k")
+    y = te.compute((shape[1],), lambda j: te.sum(g[k.var, j] * ((x[k.var, j] - m[k.var]) * s[k.var]), [k]), "y")
+    a, b, c, d = rand(*shape), rand(*shape), rand(shape[0]), rand(shape[0])
+    (out,) = compute([g, x, m, s], [y], [a, b, c, d])
+    np.testing.assert_allclose(out, (a * (b - c[:, None]) * d[:, None]).sum(0), rtol=1e-4, atol=1e-4)
+    func = lowered([g, x, m, s], [y])
+    assert not any(isinstance(e, VectorReduce) for n in stmts(func.body) for e in post_order(n)), func

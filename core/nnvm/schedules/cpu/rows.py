@@ -9,6 +9,9 @@ a plain loop. It is the way for reductions over outer axes and for a softmax ove
 
 from __future__ import annotations
 
+import math
+
+from nnvm.dim import estimate
 from nnvm.schedules.access import At, parts
 from nnvm.schedules.axes import Axis
 from nnvm.schedules.cpu.across import across
@@ -20,6 +23,9 @@ from nnvm.tir.affine import Space
 from nnvm.tir.stmt import Stmt
 
 __all__ = ["rows"]
+
+#: Extent of an axis that only the call knows, where none is likely.
+UNKNOWN_EXTENT = 64
 
 
 def rows(program: RowProgram, space: Space, target: Target) -> Stmt:
@@ -49,15 +55,19 @@ def _kept_vector_axis(program: RowProgram, target: Target) -> Axis | None:
 
 
 def _voted(program: RowProgram, kept: dict[Var, Axis]) -> Axis | None:
-    """The kept axis along which most inputs of the reductions are contiguous; None: the row."""
+    """The kept axis along which most of what the reductions read is contiguous; None: the row. What is read for each
+    element counts so often, a statistic of rows or columns as often as there are of them."""
     row = {a.var for a in program.row}
+    extents = {a.var: estimate(a.extent, UNKNOWN_EXTENT) for a in (*program.kept, *program.row)}
     votes: dict[Var | None, int] = {}
     for e in parts(*(r.source for p in program.passes for r in p.reductions)):
-        if not isinstance(e, At) or not any(v in row for v in e.address.atoms()):
+        atoms = set(e.address.atoms()) if isinstance(e, At) else set()
+        if not isinstance(e, At) or not any(v in row for v in atoms):
             continue
+        weight = math.prod(n for v, n in extents.items() if v in atoms)
         for atom, coef in e.address.terms.items():
             if coef == 1 and isinstance(atom, Var):
                 key = atom if atom in kept else None
-                votes[key] = votes.get(key, 0) + 1
+                votes[key] = votes.get(key, 0) + weight
     axis = max(votes, key=lambda v: votes[v], default=None)
     return None if axis is None or votes.get(None, 0) >= votes[axis] else kept[axis]
