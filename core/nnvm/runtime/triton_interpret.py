@@ -90,10 +90,11 @@ def interpret(
 
 @lru_cache(maxsize=1)
 def _mend_interpreter() -> None:
-    """Four things that the interpreter does otherwise than compiled code: it keeps bfloat16 as its bits and multiplies
+    """Five things that the interpreter does otherwise than compiled code: it keeps bfloat16 as its bits and multiplies
     these in `tl.dot`; conversions to bfloat16 cut off bits, and those between it and integers convert the bits; a
-    scalar condition becomes a block of integers; and the bound of a loop that is computed is an array of one element,
-    which NumPy from 2.5 on does not take for a number. And one that it does slowly: reductions by our own combining
+    scalar condition becomes a block of integers; the bound of a loop that is computed is an array of one element,
+    which NumPy from 2.5 on does not take for a number; and what is broadcast and then combined atomically is read
+    beyond its one element (Triton 3.6). And one that it does slowly: reductions by our own combining
     functions, element by element."""
     import triton.language as tl
     from triton.runtime import interpreter
@@ -135,6 +136,12 @@ def _mend_interpreter() -> None:
         (x,) = operands
         return [self.to_tensor(function(x.handle.data, axis=self.axis, keepdims=self.keep_dims), x.dtype)]
 
+    combine = interpreter_builder.create_atomic_rmw
+
+    def create_atomic_rmw(op: Any, *operands: Any) -> Any:
+        blocks = (TensorHandle(np.ascontiguousarray(x.data), x.dtype) for x in operands[:3])  # pointers, values, mask
+        return combine(op, *blocks, *operands[3:])
+
     patch_tensor = interpreter._patch_lang_tensor
 
     def patch_lang_tensor(tensor: Any, *scope: Any) -> None:
@@ -147,6 +154,7 @@ def _mend_interpreter() -> None:
     interpreter_builder.create_fp_to_fp = lambda x, kind, rounding: cast_impl(x, kind)
     interpreter_builder.create_dot = create_dot
     interpreter_builder.create_splat = create_splat
+    interpreter_builder.create_atomic_rmw = create_atomic_rmw
 
 
 class _Library:
