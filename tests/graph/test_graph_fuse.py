@@ -285,3 +285,23 @@ def test_scales_to_thousands_of_nodes(steps):
     seconds = time.perf_counter() - start
     assert len([n for n in f.nodes if n.op.name == "group"]) <= 3 * steps + 1
     assert seconds < 20, f"{seconds:.1f} s for {len(g.nodes)} nodes"
+
+
+def test_reductions_of_one_tensor_are_siblings_on_a_gpu():
+    x = var("x", 4, 8)
+    deviation = op("sqrt", op("variance", x, axis=(1,)))
+    g = graph([op("mean", x, axis=(1,), keepdims=True), deviation, op("max", x, axis=(1,))])
+    assert groups(fuse(g, siblings=True)) == [["mean", "variance", "sqrt", "max"]]
+    assert len(groups(fuse(g))) == 3
+
+
+def test_other_axes_other_tensors_and_positions_are_no_siblings():
+    x, y = var("x", 6, 6), var("y", 6, 6)
+    for pair in ((op("sum", x, axis=(0,)), op("max", x, axis=(1,))), (op("sum", x, axis=(1,)), op("max", y, axis=(1,))),
+                 (op("max", x, axis=1), op("argmax", x, axis=1))):  # fmt: skip
+        assert len(groups(fuse(graph(list(pair)), siblings=True))) == 2
+    # one that needs the other by way of a group between them
+    total = op("sum", x, axis=(1,))
+    shown = op("dense", op("reshape", total, shape=(1, 6)), param("w", 6, 6))
+    scaled = op("sum", op("multiply", x, op("reshape", shown, shape=(6, 1))), axis=(1,))
+    assert len(groups(fuse(graph([total, scaled]), siblings=True))) >= 3

@@ -7,9 +7,11 @@ import pytest
 
 import nnvm.ops  # noqa: F401  registers the ops
 from nnvm.compiler.lower_group import lower_group_for_gpu
+from nnvm.compiler.pipeline import pipeline
 from nnvm.dim import evaluate, symbol
 from nnvm.dtype import F16, F32
 from nnvm.graph import Graph, TensorType, apply, variable
+from nnvm.graph.pass_manager import PassContext, apply_passes
 from nnvm.runtime.triton_launch import TritonKernel
 from nnvm.schedules.gpu import split
 from nnvm.target import Target
@@ -85,6 +87,18 @@ def test_mean_and_variance_of_one_tensor_share_what_they_sum():
     (text,) = sources(lowered(build, (300, 20000))[0])
     assert (text.count("for r_block"), text.count("tl.load")) == (1, 1)
     assert text.count("sum_acc = (") == 1
+
+
+def test_statistics_of_batch_norm_are_one_group_that_reads_once():
+    x = variable("x", TensorType((32, 64, 56, 56)))
+    mean = op("mean", x, axis=(0, 2, 3), keepdims=True)
+    scale = op("rsqrt", op("variance", x, axis=(0, 2, 3), correction=0.0, keepdims=True))
+    out = op("multiply", op("subtract", x, mean), scale)
+    fused = apply_passes(Graph((out,), (x.node,)), pipeline(), PassContext(target=CUDA))
+    statistics, normalised = [n.attrs["graph"] for n in fused.nodes if n.op.name == "group"]
+    assert len(normalised.inputs) == 3
+    reading = sources(lower_group_for_gpu(statistics, "k"))[0]
+    assert (reading.count("for r_block"), reading.count("tl.load")) == (1, 1)
 
 
 def test_a_row_in_registers_has_two_passes():

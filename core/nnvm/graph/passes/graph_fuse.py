@@ -9,7 +9,8 @@ groups), within `FuseLimits`, and saves memory traffic:
   they keep its output's shape, with operands from elsewhere that are already there (residual adds);
 - a reduction takes the elementwise nodes before it, and so does a row master (softmax, layer_norm) whose attribute
   ``prologue`` names the input: what else needs the prologue's value gets it as a further output;
-- cheap nodes (casts, scalar ops, creation) are computed again in each consumer instead of being stored.
+- cheap nodes (casts, scalar ops, creation) are computed again in each consumer instead of being stored;
+- on a GPU, reductions of one tensor over the same axes are one group: its rows are read once.
 
 ```
 %c = conv2d(%x, %w)               %g = group(%x, %w, %b, %r):
@@ -56,6 +57,7 @@ class FuseLimits:
         search: groups looked at to exclude a cycle; where that does not suffice, nothing is fused.
         loop_nests: whether an op that builds its own loop nest is a kernel; on a GPU the frontend runs it,
         any_order: but for those whose loops may run in any order (setting ``deterministic``: those too).
+        siblings: whether reductions of one tensor become one group.
     """
 
     nodes: int = 64
@@ -69,6 +71,7 @@ class FuseLimits:
     search: int = 256
     loop_nests: bool = True
     any_order: bool = False
+    siblings: bool = False
 
 
 #: Every node a group of its own.
@@ -90,7 +93,8 @@ def graph_fuse(graph: Graph, context: PassContext) -> Graph:
 def _limits(limits: FuseLimits, context: PassContext) -> FuseLimits:
     if not context.target.is_gpu:
         return limits
-    return replace(limits, loop_nests=False, any_order=not context.options.get("deterministic"))
+    alone = limits.nodes == 1
+    return replace(limits, loop_nests=False, any_order=not context.options.get("deterministic"), siblings=not alone)
 
 
 def fuse_graph(graph: Graph, limits: FuseLimits | None = None) -> Graph:
@@ -98,6 +102,8 @@ def fuse_graph(graph: Graph, limits: FuseLimits | None = None) -> Graph:
     fuser = _Fuser(graph, limits or FuseLimits())
     for node in fuser.order:
         fuser.place(node)
+    if fuser.limits.siblings:
+        fuser.join_siblings()
     fuser.split_epilogues()
     fuser.duplicate_cheap()
     groups = [g.nodes for g in fuser.groups()]
@@ -259,6 +265,22 @@ class _Fuser:
                 taker = self.group_of.get(user)
                 if taker is not None and taker.kind == REDUCE and self.group_of[n].kind == ELEM:
                     self._take_prologue(taker, user)
+
+    # Reductions side by side
+
+    def join_siblings(self) -> None:
+        """Makes one group of reductions of one tensor over the same axes, each of which would read it."""
+        first: dict[object, _Group] = {}
+        for group in self.groups():
+            reduced = [n for n in group.nodes if _pattern(n) == OpPattern.REDUCE]
+            if group.kind != REDUCE or len(reduced) != 1:
+                continue
+            (node,) = reduced
+            # a position (of the greatest element) cannot be put together from parts of a row, as others can
+            key = node.inputs[0], node.attrs.get("axis"), node.outputs[0].type.dtype.is_float
+            other = first.setdefault(key, group)
+            if other is not group and self._merge(other, [group], None):
+                other.post |= group.post
 
     # Elementwise chains
 
