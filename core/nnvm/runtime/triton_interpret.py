@@ -94,8 +94,8 @@ def _mend_interpreter() -> None:
     these in `tl.dot`; conversions to bfloat16 cut off bits, and those between it and integers convert the bits; a
     scalar condition becomes a block of integers; the bound of a loop that is computed is an array of one element,
     which NumPy from 2.5 on does not take for a number; and what is broadcast and then combined atomically is read
-    beyond its one element (Triton 3.6). And one that it does slowly: reductions by our own combining
-    functions, element by element."""
+    beyond its one element (Triton 3.6, which has no constants of bfloat16 either). And one that it does slowly:
+    reductions by our own combining functions, element by element."""
     import triton.language as tl
     from triton.runtime import interpreter
     from triton.runtime.interpreter import ReduceOps, TensorHandle, interpreter_builder
@@ -136,6 +136,8 @@ def _mend_interpreter() -> None:
         (x,) = operands
         return [self.to_tensor(function(x.handle.data, axis=self.axis, keepdims=self.keep_dims), x.dtype)]
 
+    if not hasattr(interpreter_builder, "get_bf16"):
+        interpreter_builder.get_bf16 = lambda value: TensorHandle(f32_to_bf16(np.array([value])), tl.bfloat16)
     combine = interpreter_builder.create_atomic_rmw
 
     def create_atomic_rmw(op: Any, *operands: Any) -> Any:
