@@ -140,6 +140,19 @@ def _logcumsumexp(attrs: Attrs, x: torch.Tensor) -> torch.Tensor:
     return torch.logcumsumexp(x, attrs["axis"])
 
 
+@_in_aten("searchsorted")
+def _searchsorted(attrs: Attrs, boundaries: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return torch.searchsorted(boundaries.contiguous(), x.contiguous(), right=attrs["right"])
+
+
+@_in_aten("orthogonal_polynomial")
+def _orthogonal_polynomial(attrs: Attrs, x: torch.Tensor, degree: torch.Tensor) -> torch.Tensor:
+    kind, _, letter = attrs["family"].partition("_")
+    function = getattr(torch.special, f"{'shifted_' * attrs['shifted']}{kind}_polynomial_{letter}")
+    out: torch.Tensor = function(x, degree)
+    return out
+
+
 # -- products that may run in the vendor's library
 
 

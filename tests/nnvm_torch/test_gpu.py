@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import nnvm_torch
+from nnvm.graph.op import get, known
 
 pytestmark = pytest.mark.triton
 
@@ -134,6 +135,26 @@ def test_ops_without_a_kernel_run_in_aten() -> None:
     i = torch.randperm(8).expand(6, 8).contiguous()
     for got, expected in zip(compiled(model)(x, i), model(x, i), strict=True):
         torch.testing.assert_close(got, expected, rtol=2e-5, atol=2e-5)
+
+
+def test_every_op_runs_on_a_gpu() -> None:
+    """In a kernel of ours, or in ATen."""
+    structure = {"variable", "constant", "group", "device_copy"}
+    ops = [op for op in map(get, known()) if op.name not in structure]
+    assert len(ops) > 200
+    assert not [op.name for op in ops if not op.has("compute") and not op.has("host_call")]
+
+
+def test_searches_and_polynomials_run_in_aten_between_kernels() -> None:
+    def model(edges: torch.Tensor, x: torch.Tensor) -> Sequence[torch.Tensor]:
+        found = torch.searchsorted(edges.exp(), x * 2, right=True) + 1
+        below = torch.bucketize(x, edges[0]) * 3
+        return found, below, torch.special.shifted_chebyshev_polynomial_t(x.sigmoid(), 5) * 2
+
+    edges, x = torch.randn(3, 17).sort(1).values, torch.randn(3, 40)
+    for got, expected in zip(compiled(model)(edges, x), model(edges, x), strict=True):
+        torch.testing.assert_close(got, expected, rtol=2e-5, atol=2e-5)
+    assert nnvm_torch.report().kernels
 
 
 def test_views_strides_and_mutation() -> None:
