@@ -90,14 +90,11 @@ def interpret(
 
 @lru_cache(maxsize=1)
 def _mend_interpreter() -> None:
-    """Five things that the interpreter does otherwise than compiled code: it keeps bfloat16 as its bits and multiplies
+    """Three things that the interpreter does otherwise than compiled code: it keeps bfloat16 as its bits and multiplies
     these in `tl.dot`; conversions to bfloat16 cut off bits, and those between it and integers convert the bits; a
-    scalar condition becomes a block of integers; the bound of a loop that is computed is an array of one element,
-    which NumPy from 2.5 on does not take for a number; and what is broadcast and then combined atomically is read
-    beyond its one element (Triton 3.6, which has no constants of bfloat16 either). And one that it does slowly:
-    reductions by our own combining functions, element by element."""
+    scalar condition becomes a block of integers. And one that it does slowly: reductions by our own combining
+    functions, element by element."""
     import triton.language as tl
-    from triton.runtime import interpreter
     from triton.runtime.interpreter import ReduceOps, TensorHandle, interpreter_builder
 
     dot = interpreter_builder.create_dot
@@ -136,27 +133,47 @@ def _mend_interpreter() -> None:
         (x,) = operands
         return [self.to_tensor(function(x.handle.data, axis=self.axis, keepdims=self.keep_dims), x.dtype)]
 
-    if not hasattr(interpreter_builder, "get_bf16"):
-        interpreter_builder.get_bf16 = lambda value: TensorHandle(f32_to_bf16(np.array([value])), tl.bfloat16)
-    combine = interpreter_builder.create_atomic_rmw
-
-    def create_atomic_rmw(op: Any, *operands: Any) -> Any:
-        blocks = (TensorHandle(np.ascontiguousarray(x.data), x.dtype) for x in operands[:3])  # pointers, values, mask
-        return combine(op, *blocks, *operands[3:])
-
-    patch_tensor = interpreter._patch_lang_tensor
-
-    def patch_lang_tensor(tensor: Any, *scope: Any) -> None:
-        patch_tensor(tensor, *scope)  # what it sets while a kernel runs is put back after
-        tensor.__index__ = lambda self: self.handle.data.item()
-
-    interpreter._patch_lang_tensor = patch_lang_tensor
     ReduceOps.generic_reduce = reduce
     interpreter_builder.cast_impl = cast_impl
     interpreter_builder.create_fp_to_fp = lambda x, kind, rounding: cast_impl(x, kind)
     interpreter_builder.create_dot = create_dot
     interpreter_builder.create_splat = create_splat
-    interpreter_builder.create_atomic_rmw = create_atomic_rmw
+    _mend_older_interpreter()
+
+
+def _mend_older_interpreter() -> None:
+    """What Triton 3.6 has wrong and later ones have not: the bound of a loop that is computed is an array of one
+    element, which NumPy from 2.5 on does not take for a number; what is broadcast and then combined atomically is read
+    beyond its one element; the least and the greatest that are to skip NaN do not; and there are no constants of
+    bfloat16, nor one of unsigned integers with all bits set."""
+    import triton.language as tl
+    from triton.runtime import interpreter
+    from triton.runtime.interpreter import TensorHandle
+    from triton.runtime.interpreter import interpreter_builder as builder
+
+    combine, all_ones, patch_tensor = (
+        builder.create_atomic_rmw, builder.get_all_ones_value, interpreter._patch_lang_tensor
+    )  # fmt: skip
+
+    def create_atomic_rmw(op: Any, *operands: Any) -> Any:
+        blocks = (TensorHandle(np.ascontiguousarray(x.data), x.dtype) for x in operands[:3])  # pointers, values, mask
+        return combine(op, *blocks, *operands[3:])
+
+    def get_all_ones_value(kind: Any) -> Any:
+        name = kind.scalar.name
+        if not name.startswith("uint"):
+            return all_ones(kind)
+        return TensorHandle(np.full(1, np.iinfo(name).max, name), kind.scalar)
+
+    def patch_lang_tensor(tensor: Any, *scope: Any) -> None:
+        patch_tensor(tensor, *scope)  # what it sets while a kernel runs is put back after
+        tensor.__index__ = lambda self: self.handle.data.item()
+
+    builder.create_atomic_rmw, builder.get_all_ones_value = create_atomic_rmw, get_all_ones_value
+    builder.create_minnumf = lambda a, b: builder.binary_op(a, b, np.fmin)
+    builder.create_maxnumf = lambda a, b: builder.binary_op(a, b, np.fmax)
+    builder.get_bf16 = lambda value: TensorHandle(f32_to_bf16(np.array([value])), tl.bfloat16)
+    interpreter._patch_lang_tensor = patch_lang_tensor
 
 
 class _Library:
