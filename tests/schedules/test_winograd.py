@@ -16,7 +16,7 @@ from nnvm.graph.layout import Layout
 from nnvm.graph.node import apply, variable
 from nnvm.graph.types import TensorType
 from nnvm.ops.nn_conv import from_plain, to_plain
-from nnvm.runtime.llvm_jit import compile_funcs
+from nnvm.runtime.llvm_jit import assembly, compile_funcs
 from nnvm.schedules.select import SCHEDULES
 from nnvm.target import Target
 from nnvm.tir.interpreter import run as interpret
@@ -167,3 +167,32 @@ def test_an_image_known_at_the_call_only_as_the_interpreter_defines_it() -> None
         interpret(func, [blocked.reshape(-1), u.reshape(-1), got.reshape(-1)], {"s": size})
         expected = from_plain(direct(data, w), Layout.parse("NCHW8c"), "NCHW")
         assert np.abs(got - expected).max() < 5e-6 * np.abs(expected).max()
+
+
+def inner_loops(text: str) -> list[list[str]]:
+    """Instructions of the loops that are one block of code, by the jump back to its label."""
+    lines = [line.strip() for line in text.splitlines()]
+    labels = {line[:-1]: k for k, line in enumerate(lines) if line.startswith(".LBB") and line.endswith(":")}
+    out = []
+    for k, line in enumerate(lines):
+        start = labels.get(line.split()[-1]) if line.startswith("j") else None
+        if start is not None and start < k and not any(start < other < k for other in labels.values()):
+            out.append(lines[start + 1 : k])
+    return out
+
+
+@pytest.mark.parametrize("cpu", ["haswell", "znver3"])
+@pytest.mark.parametrize("channels,size", [(256, 14), (64, 28), (512, 7)])
+def test_the_sums_of_products_stay_in_registers(cpu: str, channels: int, size: int) -> None:
+    """The transforms' constants take none of the registers of the products."""
+    where = target(cpu)
+    shape, u = (1, channels // 8, size, size, 8), (6, 6, channels // 16, channels, 16)
+    entries = [variable(n, TensorType(s, F32)) for n, s in (("x", shape), ("u", u))]
+    out = apply("conv2d_winograd", entries, {"tile": 4, "padding": ((1, 1), (1, 1)), "layout": "NCHW8c"})[0]
+    outputs = (out, apply("relu", [out])[0])
+    func = lower_group(Graph(outputs[1:], tuple(e.node for e in entries)), where, "f")
+    tiles = [loop for loop in inner_loops(assembly(func, where)) if sum(x.startswith("vbroadcastss") for x in loop) >= 4
+             and sum(x.startswith("vfmadd") for x in loop) >= 8]  # fmt: skip
+    assert tiles
+    for loop in tiles:
+        assert not [x for x in loop if "%rsp" in x]

@@ -36,6 +36,8 @@ class FunctionEmitter(ExprEmitter):
         self.parent = parent
         #: Arguments as (declaration type with attributes, plain type, name here, value in the parent).
         self.arguments: list[tuple[str, str, str, str]] = []
+        #: Whether it is a statement of another function, not all of it or a parallel loop's body.
+        self.is_piece = False
         #: Whether this function wants each thread's workspace.
         self.uses_workspace = False
 
@@ -142,10 +144,15 @@ class FunctionEmitter(ExprEmitter):
     def _arm(self, s: Stmt) -> None:
         """One arm of a condition. In kernels of sizes that only the call knows, one with a register tile of its own is
         a function of its own: LLVM keeps the accumulators in memory where one function has many of them."""
-        if not self.module.func.symbols or not _has_own_tile(s):
+        if self.module.func.symbols and _has_own_tile(s):
+            self._piece(s)
+        else:
             self.stmt(s)
-            return
+
+    def _piece(self, s: Stmt) -> None:
+        """A statement as a function of its own."""
         body = FunctionEmitter(self.module, self.module.body_name(), self)
+        body.is_piece = True
         body.stmt(s)
         self.uses_workspace |= body.uses_workspace
         values = "".join(f"{plain} {value}, " for _, plain, _, value in body.arguments)
@@ -159,6 +166,9 @@ class FunctionEmitter(ExprEmitter):
 
     def _allocate(self, s: Allocate) -> None:
         buffer = s.buffer
+        if not self.is_piece and self.module.needs_registers(s) and _has_own_tile(s):
+            self._piece(s)
+            return
         if buffer.scope == "local":
             size = numel(buffer.shape)
             if not isinstance(size, int):

@@ -16,8 +16,9 @@ from nnvm.codegen.llvm.index import SIZE_LIMIT, Slot
 from nnvm.codegen.llvm.linear import Lin
 from nnvm.dim import Dim, is_static, numel
 from nnvm.target import Target
-from nnvm.te.expr import Buffer
-from nnvm.tir.stmt import PrimFunc
+from nnvm.te.expr import Buffer, Const
+from nnvm.tir.stmt import Allocate, PrimFunc, Stmt
+from nnvm.tir.visitor import StmtVisitor
 from nnvm.tir.workspace import scratch_offsets, workspace_bytes
 
 __all__ = ["KernelIR", "ModuleEmitter", "emit"]
@@ -61,8 +62,18 @@ class ModuleEmitter:
         self._offsets = scratch_offsets(func.body)
         self._outputs = set(func.params[len(func.params) - func.outputs :])
         self._in_place = bool(func.attrs.get("inplace"))
+        self._has_constants = _Constants.of(func.body)
 
     # -- asked by functions
+
+    def needs_registers(self, s: Allocate) -> bool:
+        """Does a register tile take half of the registers or more, in a kernel that has constants elsewhere? LLVM keeps
+        these in registers through the tile's loop, and the tile's sums in memory instead."""
+        size = numel(s.buffer.shape)
+        if s.buffer.scope != "local" or not isinstance(size, int) or not self._has_constants:
+            return False
+        vectors = -(-size * s.buffer.dtype.bits // self.target.vector_bits)
+        return 2 * vectors >= self.target.vector_registers
 
     def message(self, text: str) -> int:
         return self.messages.setdefault(text, len(self.messages))
@@ -160,6 +171,25 @@ class ModuleEmitter:
         width = self.target.vector_bits
         common = f'nounwind "no-trapping-math"="true" "prefer-vector-width"="{width}"'
         return f"attributes #0 = {{ {common} }}\nattributes #1 = {{ noinline {common} }}\n"
+
+
+class _Constants(StmtVisitor):
+    """Looks for numbers, other than zero, that are computed with outside of register tiles."""
+
+    found = False
+
+    @staticmethod
+    def of(body: Stmt) -> bool:
+        visitor = _Constants()
+        visitor.stmt(body)
+        return visitor.found
+
+    def visit_allocate(self, s: Allocate) -> None:
+        if s.buffer.scope != "local":
+            self.generic_stmt(s)
+
+    def visit_const(self, e: Const) -> None:
+        self.found |= e.dtype.is_float and e.value != 0
 
 
 #: Our loops are vectorised and unrolled already.
