@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
 import pytest
 
 from nnvm.compiler.lower_group import lower_group
+from nnvm.dim import evaluate, known_ranges, likely_sizes, symbol
+from nnvm.runtime.llvm_jit import compile_funcs
+from nnvm.target import Target
 from nnvm.te.expr import Select
 from nnvm.tir.stmt import For
 from nnvm.tir.visitor import post_order, stmts
@@ -75,3 +79,52 @@ def test_a_padded_window_has_no_conditions() -> None:
     assert not any(isinstance(e, Select) for e in post_order(body))
     unrolled = [s for s in stmts(body) if isinstance(s, For) and s.kind == "unrolled"]
     assert len(unrolled) >= 2, "taps and neighbouring pixels are written out"
+
+
+def likely_or_not(sizes: dict[str, int] | None) -> Any:
+    return contextlib.nullcontext() if sizes is None else likely_sizes(sizes.items())
+
+
+@pytest.mark.parametrize("geometry, likely", [(GEOMETRIES[0], None), (GEOMETRIES[1], {"h": 56, "w": 60}),
+                                              (GEOMETRIES[2], None)], ids=str)  # fmt: skip
+@pytest.mark.parametrize("name", ["max_pool2d", "avg_pool2d"])
+@pytest.mark.parametrize("layout", ["NCHW", "NCHW8c"])
+def test_pooling_of_unknown_sizes(name: str, geometry: dict[str, Any], layout: str, likely: Any) -> None:
+    """One kernel for sizes on both sides of where there is an interior, of which tiles are a part."""
+    sizes = symbol("h"), symbol("w")
+    x = data((2, 3, *sizes) if layout == "NCHW" else (1, 2, *sizes, 8))
+    graph = graph_of([op(name, x, layout=layout, **geometry)], [x])
+    with known_ranges([("h", 4, None), ("w", 4, None)]), likely_or_not(likely):
+        func = lower_group(graph, HASWELL, "kernel")
+        kernel = compile_funcs([lower_group(graph, Target.host(), "kernel")])[0]
+    for h, w in ((4, 4), (5, 9), (9, 5), (8, 23), (17, 40)):
+        a = rand(*(evaluate(d, {"h": h, "w": w}) for d in x.type.shape))
+        right = groups.reference(graph, [a])[0]
+        out = np.empty(right.shape, np.float32)
+        kernel(a.reshape(-1), out.reshape(-1), symbols={"h": h, "w": w})
+        np.testing.assert_allclose(out, right, rtol=1e-5, atol=1e-6)
+    a = rand(*(evaluate(d, {"h": 9, "w": 6}) for d in x.type.shape))
+    (out,) = groups.run(graph, [a], compiled=False, symbols={"h": 9, "w": 6})
+    np.testing.assert_allclose(out, groups.reference(graph, [a])[0], rtol=1e-5, atol=1e-6)
+    unrolled = [s for s in stmts(func.body) if isinstance(s, For) and s.kind == "unrolled"]
+    assert layout == "NCHW" or unrolled, "taps and neighbouring pixels are written out"
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("kernel", [3, 5])
+def test_depthwise_of_unknown_sizes(stride: int, kernel: int) -> None:
+    half, (h, w) = kernel // 2, (symbol("h"), symbol("w"))
+    x, k = data((1, 2, h, w, 8)), data((2, 1, kernel, kernel, 1, 8))
+    y = op("conv2d", x, k, groups=16, data_layout="NCHW8c", kernel_layout="OIHW1i8o", strides=(stride, stride),
+           padding=((half, half), (half, half)))  # fmt: skip
+    graph = graph_of([op("relu", y)], [x, k])
+    with known_ranges([("h", 1, None), ("w", 1, None)]):
+        compiled = compile_funcs([lower_group(graph, Target.host(), "kernel")])[0]
+    weights = rand(*k.type.shape)
+    for sizes in ((1, 1), (2, 5), (3, 3), (9, 12), (16, 33)):
+        env = dict(zip("hw", sizes))
+        a = rand(1, 2, *sizes, 8)
+        right = groups.reference(graph, [a, weights])[0]
+        out = np.empty(right.shape, np.float32)
+        compiled(a.reshape(-1), weights.reshape(-1), out.reshape(-1), symbols=env)
+        np.testing.assert_allclose(out, right, rtol=1e-4, atol=1e-5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nnvm.dim import Dim, numel
+from nnvm.dim import Dim, estimate, numel
 from nnvm.schedules.access import At, Held, Source, all_affines, parts
 from nnvm.schedules.axes import Axis, Write, collapse
 from nnvm.schedules.cpu.accumulate import Accumulator, allocate_all
@@ -24,6 +24,8 @@ __all__ = ["across"]
 
 #: Rows that one accumulator sums up before it is added to the total.
 CHUNK = 64
+#: Extent of an axis that only the call knows, where none is likely, and neighbours in a tile along it.
+UNKNOWN_EXTENT, UNKNOWN_TILE = 64, 8
 #: Row loops up to this many iterations are written out.
 UNROLL_ROWS = 8
 
@@ -69,15 +71,16 @@ def _tile_axis(program: RowProgram, vector: Axis, count: int) -> Axis | None:
         return None
     address = program.results[0].address
     strides = {a: address.terms.get(a.var, 0) for a in program.kept if a is not vector}
-    sized = {a: s for a, s in strides.items() if isinstance(a.extent, int) and a.extent > 0}
+    sized = {a: s for a, s in strides.items() if not isinstance(a.extent, int) or a.extent > 0}
     known = {a: s for a, s in sized.items() if isinstance(s, int) and s > 0}
     return min(known, key=lambda a: known[a], default=None)
 
 
 def _tile_size(extent: Dim, most: int) -> int:
     """Neighbours in a tile, so that few tiles do little more than the extent."""
-    assert isinstance(extent, int)
-    return min(range(1, min(most, extent) + 1), key=lambda t: -(-extent // t) * (t + 2))
+    if not isinstance(extent, int):
+        extent, most = estimate(extent, UNKNOWN_EXTENT), min(most, UNKNOWN_TILE)
+    return min(range(1, min(most, max(extent, 1)) + 1), key=lambda t: -(-extent // t) * (t + 2))
 
 
 def _unroll(extent: Dim, count: int, most: int) -> int:
@@ -135,12 +138,24 @@ class _Blocks:
         return _Block(self.program, self.lanes, slot, self.space, {self.vector.var: start + here}, mask).write()
 
     def _tiled(self, tile: Axis, size: int, mask: Expr | None) -> Stmt:
-        """One vector of rows for each of `size` neighbours along `tile`; the last tile overlaps the one before it."""
-        assert isinstance(tile.extent, int)
+        """One vector of rows for each of `size` neighbours along `tile`; the last tile overlaps the one before it, or,
+        where there may be none, what is left goes one by one."""
+        if not isinstance(tile.extent, int):
+            tiles = self._neighbours(tile, tile.extent // size, size, affine(0), mask)
+            if size == 1:
+                return tiles
+            return seq([tiles, self._neighbours(tile, tile.extent % size, 1, affine(tile.extent // size * size), mask)])
         count = -(-tile.extent // size)
         b, slot = Axis(Var(f"{tile.var.name}_b"), count).bind(self.space), Axis(Var("u"), size).bind(self.space)
         at = atom_affine(b.var) * size if count > 1 else affine(0)
         at = self.space.minimum(at, affine(tile.extent - size)) + (atom_affine(slot.var) if size > 1 else 0)
+        env = {self.vector.var: atom_affine(self.lanes.lane), tile.var: at}
+        return loop(b, _Block(self.program, self.lanes, slot, self.space, env, mask).write())
+
+    def _neighbours(self, tile: Axis, count: Dim, size: int, first: Affine, mask: Expr | None) -> Stmt:
+        """`count` tiles of `size` neighbours from `first` on."""
+        b, slot = Axis(Var(f"{tile.var.name}_b"), count).bind(self.space), Axis(Var("u"), size).bind(self.space)
+        at = first + atom_affine(b.var) * size + (atom_affine(slot.var) if size > 1 else 0)
         env = {self.vector.var: atom_affine(self.lanes.lane), tile.var: at}
         return loop(b, _Block(self.program, self.lanes, slot, self.space, env, mask).write())
 

@@ -3,14 +3,15 @@
     sum over k of (x[i + k - 1] if 0 <= i + k - 1 < n else 0) * w[k]
 
 For i in 1 .. n - 2 every tap is inside. This interior gets loops without conditions; the borders around it get loops
-over only those taps that are inside (`clip`).
+over only those taps that are inside (`clip`). Where only the call knows n, so are the ends of these loops.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from nnvm import dim as dims
 from nnvm.dim import Dim
 from nnvm.dtype import BOOL
 from nnvm.schedules.access import At, Index, parts, rewrite
@@ -47,10 +48,15 @@ def pieces(program: RowProgram, vector: Axis, space: Space) -> list[Piece]:
         return [Piece(program, vector, not conditions)]
     out: list[Piece] = []
     for axis in list(program.kept):
+        if not isinstance(axis.extent, int):
+            if axis is not vector and (inner := _inner(conditions, axis, program.row)) is not None:
+                program, borders = _cut(program, axis, inner, space)
+                out += [Piece(b, vector, False) for b in borders]
+                conditions = _conditions(program)
+            continue
         cut = _interior(conditions, axis, program.row)
         if cut is None:
             continue
-        assert isinstance(axis.extent, int)
         low, high = cut
         if low > 0 or high < axis.extent:
             size = low + axis.extent - high
@@ -64,7 +70,73 @@ def pieces(program: RowProgram, vector: Axis, space: Space) -> list[Piece]:
     return [Piece(program, vector, not conditions), *out]
 
 
-def _after(low: int) -> Callable[[Affine], Affine]:
+@dataclass(frozen=True, eq=False)
+class _Inner:
+    """The range `low <= x < high` of an axis whose extent only the call knows, in which conditions are `decided`."""
+
+    low: Dim
+    high: Dim
+    decided: dict[int, Expr]
+
+
+def _inner(conditions: Sequence[Expr], axis: Axis, row: Sequence[Axis]) -> _Inner | None:
+    """Where each of `conditions` is decided whatever the row axes are: above the places that do not depend on sizes
+    (the padding before the data), below those that do (the padding after it). None where nothing is."""
+    low, high = 0, axis.extent
+    decided: dict[int, Expr] = {}
+    for e in conditions:
+        assert isinstance(e, Binary) and isinstance(e.a, Index) and isinstance(e.b, Index)
+        d = e.a.value - e.b.value
+        ends = _ends(d, axis, row)
+        if ends is None or e.op in ("eq", "ne"):
+            continue
+        coef, least, most = ends
+        if e.op in ("gt", "le"):  # d > 0 is -d < 0
+            coef, least, most = -coef, -most, -least
+        cuts = [_first(coef, c) for c in (least, most)]  # where `d < 0` is decided otherwise than before
+        after = all(isinstance(c, int) for c in cuts)
+        below = coef > 0  # `d < 0` holds for small x
+        if after:
+            low = max(low, *(c for c in cuts if isinstance(c, int)))
+        else:
+            high = dims.dim_min(high, dims.dim_min(*cuts))
+        holds = below != after
+        decided[id(e)] = Const(holds if e.op in ("lt", "gt") else not holds, BOOL)
+    if not decided:
+        return None
+    start = dims.dim_min(low, axis.extent) if low > 0 else 0
+    return _Inner(start, dims.dim_max(start, high), decided)
+
+
+def _ends(d: Affine, axis: Axis, row: Sequence[Axis]) -> tuple[int, Dim, Dim] | None:
+    """Of `d`: its factor of `axis`, and what else there is of it, least and most over the row; None where that depends
+    on anything else."""
+    extents = {a.var: a.extent for a in row}
+    coef = d.terms.get(axis.var)
+    others = {v: c for v, c in d.terms.items() if v is not axis.var}
+    if not isinstance(coef, int) or not others.keys() <= extents.keys():
+        return None
+    ends = [c * (extents[v] - 1) for v, c in others.items()]  # type: ignore[index]
+    static = [x for x in ends if isinstance(x, int)]
+    if len(static) < len(ends):
+        return None
+    return coef, d.const + sum(min(0, x) for x in static), d.const + sum(max(0, x) for x in static)
+
+
+def _first(coef: int, const: Dim) -> Dim:
+    """The least x at which `coef * x + const < 0` is no longer what it is below."""
+    return -(const // coef) if coef > 0 else const // -coef + 1
+
+
+def _cut(program: RowProgram, axis: Axis, inner: _Inner, space: Space) -> tuple[RowProgram, list[RowProgram]]:
+    """The program inside, and before and after it."""
+    low, high = inner.low, inner.high
+    parts_of_axis = ((low, 0), (axis.extent - high, high))
+    borders = [_restrict(program, axis, n, _after(start), space, False)[0] for n, start in parts_of_axis if n != 0]
+    return _restrict(program, axis, high - low, _after(low), space, False, inner.decided)[0], borders
+
+
+def _after(low: Dim) -> Callable[[Affine], Affine]:
     return lambda v: v + low
 
 
@@ -97,27 +169,19 @@ def _is_condition(e: Expr) -> bool:
 
 def _interior(conditions: Sequence[Expr], axis: Axis, row: Sequence[Axis]) -> tuple[int, int] | None:
     """The longest range of `axis` in which each of `conditions` is decided whatever the row axes are."""
-    if not isinstance(axis.extent, int):
-        return None
-    extents = {a.var: a.extent for a in row}
+    assert isinstance(axis.extent, int)
     zones: list[tuple[int, int]] = []
     for e in conditions:
         assert isinstance(e, Binary) and isinstance(e.a, Index) and isinstance(e.b, Index)
-        d = e.a.value - e.b.value
-        coef = d.terms.get(axis.var)
-        others = {v: c for v, c in d.terms.items() if v is not axis.var}
-        if not isinstance(coef, int) or not isinstance(d.const, int) or not others.keys() <= extents.keys():
+        ends = _ends(e.a.value - e.b.value, axis, row)
+        if ends is None or not isinstance(ends[1], int) or not isinstance(ends[2], int):
             continue
-        ends = [c * (extents[v] - 1) for v, c in others.items()]  # type: ignore[index]
-        static = [x for x in ends if isinstance(x, int)]
-        if len(static) < len(ends):
-            continue
-        least, most = d.const + sum(min(0, x) for x in static), d.const + sum(max(0, x) for x in static)
+        coef, least, most = ends[0], ends[1], ends[2]
         if e.op in ("gt", "le"):  # d > 0 is -d < 0
             coef, least, most = -coef, -most, -least
         if e.op in ("eq", "ne"):
             continue
-        cuts = sorted(_crossing(coef, c) for c in (least, most))
+        cuts = sorted(c for x in (least, most) if isinstance(c := _first(coef, x), int))
         if cuts[0] < cuts[1]:
             zones.append((max(cuts[0], 0), min(cuts[1], axis.extent)))
     if not zones:
@@ -132,18 +196,15 @@ def _interior(conditions: Sequence[Expr], axis: Axis, row: Sequence[Axis]) -> tu
     return max(gaps, key=lambda g: g[1] - g[0], default=None) if edges else None
 
 
-def _crossing(coef: int, const: int) -> int:
-    """The least x at which `coef * x + const < 0` is no longer what it is below."""
-    return -(const // coef) if coef > 0 else const // -coef + 1
-
-
 def _restrict(
-    program: RowProgram, axis: Axis, size: Dim, position: Callable[[Affine], Affine], space: Space, live: bool
-) -> tuple[RowProgram, Axis]:
-    """The program for `size` positions of `axis`; the new axis vanishes where its extent is 1, unless it is `live`."""
+    program: RowProgram, axis: Axis, size: Dim, position: Callable[[Affine], Affine], space: Space, live: bool,
+    decided: Mapping[int, Expr] | None = None,
+) -> tuple[RowProgram, Axis]:  # fmt: skip
+    """The program for `size` positions of `axis`; the new axis vanishes where its extent is 1, unless it is `live`.
+    `decided`: what is known of conditions there, by their id."""
     new = Axis(Var(axis.var.name), size).bind(space)
     env = {axis.var: position(atom_affine(new.var) if new.extent != 1 or live else affine(0))}
-    memo: dict[int, Expr] = {}
+    memo: dict[int, Expr] = dict(decided or {})
     passes = [p.rewrite(space, env, memo) for p in program.passes]
     results = [w.rewrite(space, env, memo) for w in program.results]
     kept = [new if a is axis else a for a in program.kept]
