@@ -57,6 +57,21 @@ def _multilabel_margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: in
     return loss, found.to(x.dtype).reshape(target.shape)
 
 
+def _ldexp(x: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
+    """x 2^exponent in the type that both promote to; PyTorch's trace says another where one has no dimensions."""
+    of = torch.result_type(x, exponent)
+    of = of if of.is_floating_point else torch.get_default_dtype()
+    at = torch.float32 if of.itemsize == 2 else of
+    return (x.to(at) * torch.exp2(exponent.to(at))).to(of)
+
+
+def _smooth_l1_loss_backward(grad: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int,
+                             beta: float) -> torch.Tensor:  # fmt: skip
+    """PyTorch's, whose gradient of a difference that is no number is 0 and not NaN."""
+    taken = torch._decomp.decompositions.smooth_l1_loss_backward(grad, x, target, reduction, beta)
+    return torch.where((x - target).isnan(), torch.nan, taken)
+
+
 #: Operators that PyTorch takes apart whatever the table says, by a kernel for autograd written in Python: what does so
 #: instead, None where they stay whole.
 _FORCED: dict[str, Callable[..., Any] | None] = {
@@ -68,6 +83,7 @@ _FORCED: dict[str, Callable[..., Any] | None] = {
 } | {
     "dropout.default": _dropout, "multi_margin_loss.default": _multi_margin_loss,
     "multilabel_margin_loss_forward.default": _multilabel_margin_loss,
+    "smooth_l1_loss_backward.default": _smooth_l1_loss_backward,
 }  # fmt: skip
 
 
@@ -123,6 +139,10 @@ def _with_ours(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., 
         table[target] = partial(_in_format, target)
     for target in _overloads(("roll.default",)):
         table[target] = _roll
+    for target in _overloads(("native_group_norm.default",)):
+        table[target] = _native_group_norm
+    for target in _overloads(("ldexp.Tensor",)):
+        table[target] = _ldexp
     return table
 
 
@@ -143,6 +163,15 @@ def _grid_sampler_2d(decomposed: Callable[..., torch.Tensor], x: torch.Tensor, g
         grid = torch.where(grid.isnan() if padding == 1 else ~grid.isfinite(), -1.0, grid)
     out = decomposed(x, grid, mode, padding, align_corners)
     return out + (grid * 0).sum(-1).unsqueeze(1) if mode == padding == 0 else out
+
+
+def _native_group_norm(x: torch.Tensor, *args: Any) -> Any:
+    """The result in the format of `x`, as eager's: from torch 2.14 on the trace says that it lies in order."""
+    format_ = torch._prims_common.suggest_memory_format(x)
+    if torch.__version__ < (2, 14) or format_ == torch.contiguous_format or x.is_contiguous():
+        return NotImplemented
+    out, mean, rstd = torch.ops.aten.native_group_norm.default(x.contiguous(), *args)
+    return out.clone(memory_format=format_), mean, rstd
 
 
 def _roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:

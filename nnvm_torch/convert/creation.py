@@ -18,9 +18,10 @@ MAX_CONSTANT = 1 << 16
 
 
 def _filled(c: Context, value: Scalar) -> NodeEntry:
+    number = c.stored(value, c.dtype)
     if isinstance(value, (int, float)):
         return c.full(c.shape, value, c.dtype)
-    return c.broadcast(c.value(value, c.dtype), c.shape)
+    return c.broadcast(number, c.shape)
 
 
 @converts("full.default", "new_full.default")

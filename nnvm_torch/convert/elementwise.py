@@ -161,12 +161,6 @@ def _div_mode(c: Context, x: Operand, y: Operand, *, rounding_mode: str | None =
     return c.cast(c.op(name, c.value(x, t), c.value(y, t)), c.dtype)
 
 
-@converts("ldexp.Tensor")
-def _ldexp(c: Context, x: NodeEntry, exponent: NodeEntry) -> Value:
-    t = c.dtype.compute
-    return c.cast(c.op("multiply", c.cast(x, t), c.op("exp2", c.cast(exponent, t))), c.dtype)
-
-
 @converts("addcmul.default")
 def _addcmul(c: Context, x: NodeEntry, a: NodeEntry, b: NodeEntry, *, value: Scalar = 1) -> Value:
     t = c.dtype.compute
@@ -236,20 +230,21 @@ def _where(c: Context, condition: NodeEntry, x: Operand, y: Operand) -> Value:
 
 @converts("masked_fill.Scalar", "masked_fill.Tensor")
 def _masked_fill(c: Context, x: NodeEntry, mask: NodeEntry, value: Operand) -> Value:
-    return c.op("where", c.truth(mask), c.value(value, c.dtype), c.cast(x, c.dtype))
+    return c.op("where", c.truth(mask), c.stored(value, c.dtype), c.cast(x, c.dtype))
 
 
 def _bounded(c: Context, x: NodeEntry, low: Operand | None, high: Operand | None) -> NodeEntry:
     x = c.cast(x, c.dtype)
     if low is not None:
-        x = c.op("maximum", x, c.value(low, c.dtype))
-    return x if high is None else c.op("minimum", x, c.value(high, c.dtype))
+        x = c.op("maximum", x, c.stored(low, c.dtype))
+    return x if high is None else c.op("minimum", x, c.stored(high, c.dtype))
 
 
 @converts("clamp.default")
 def _clamp(c: Context, x: NodeEntry, min: Scalar | None = None, max: Scalar | None = None) -> Value:
     plain = all(v is None or (isinstance(v, (int, float)) and v == v) for v in (min, max))
     if c.dtype.is_float and plain:
+        _ = [c.stored(v, c.dtype) for v in (min, max) if v is not None]  # one that it does not hold is an error
         return c.op("clip", c.cast(x, c.dtype), a_min=min, a_max=max)
     return _bounded(c, x, min, max)
 

@@ -88,7 +88,7 @@ _REDUCE = {"add": "add", "multiply": "prod", "sum": "add", "prod": "prod", "amax
 
 
 def _filled(c: Context, index: NodeEntry, value: Scalar, like: NodeEntry) -> NodeEntry:
-    return c.broadcast(c.value(value, like.type.dtype), index.type.shape)
+    return c.broadcast(c.stored(value, like.type.dtype), index.type.shape)
 
 
 @converts("scatter.src")
@@ -156,7 +156,7 @@ def _index_fill(c: Context, x: NodeEntry, dim: int, index: NodeEntry, value: Nod
     lifted = x if x.type.rank else c.reshape(x, (1,))
     index = c.cast(c.reshape(index, (index.type.numel,)), I64)
     axes = (normal_axis(dim, lifted.type.rank),)
-    return c.reshape(c.op("index_put", lifted, c.value(value, c.dtype), index, axes=axes), c.shape)
+    return c.reshape(c.op("index_put", lifted, c.stored(value, c.dtype), index, axes=axes), c.shape)
 
 
 @converts("index_reduce.default")

@@ -24,6 +24,7 @@ def _constant_pad(c: Context, x: NodeEntry, pads: Sequence[Dim], value: Scalar =
         raise Unsupported("a symbolic padding value")
     if all(p == 0 for p in pads):
         return x
+    c.stored(value, c.dtype)  # one that it does not hold is an error
     return c.op("pad", x, pad_width=_pairs(pads, x.type.rank), mode="constant", value=value)
 
 

@@ -7,6 +7,7 @@ raises `Unsupported` where ATen must run the call.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Union
 
@@ -150,6 +151,14 @@ class Context:
         """Whether each element is not zero."""
         return x if x.type.dtype.is_bool else self.op("not_equal", x, self.const(0, x.type.dtype))
 
+    def stored(self, value: Scalar | NodeEntry, dtype: DType) -> NodeEntry:
+        """A number that is written into a tensor of `dtype`, or a tensor cast to it. Unsupported where the type cannot
+        hold the number: ATen says so (c10/util/TypeCast.h, `overflows`; a negative number that is whole wraps in an
+        unsigned type)."""
+        if isinstance(value, (int, float)) and not _holds(dtype, value):
+            raise Unsupported(f"{value} in a tensor of {dtype}")
+        return self.value(value, dtype)
+
     def full(self, shape: Shape, value: int | float | bool, dtype: DType) -> NodeEntry:
         return self.op("full", shape=shape, dtype=dtype, value=value)
 
@@ -191,6 +200,17 @@ class Context:
         if (d := dtype_of(t)) is None:
             raise Unsupported(f"dtype {t}")
         return d
+
+
+def _holds(dtype: DType, value: int | float) -> bool:
+    if dtype.is_bool or value is True or value is False:
+        return True
+    if dtype.is_float:
+        return not math.isfinite(value) or abs(value) <= torch.finfo(torch_dtype(dtype)).max
+    if not math.isfinite(value):
+        return False
+    low = dtype.min if dtype.is_signed or isinstance(value, float) else -dtype.max
+    return low <= value <= dtype.max
 
 
 def _array(value: int | float | bool, dtype: DType) -> np.ndarray:  # type: ignore[type-arg]

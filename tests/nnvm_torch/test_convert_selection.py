@@ -150,3 +150,84 @@ def test_sampling_at_places_that_are_no_numbers(padding):
                 for mode in ("bilinear", "nearest", "bicubic") for align_corners in (True, False)]  # fmt: skip
 
     check(fn, R(1, 2, 5, 7), grid)
+
+
+WRITTEN = {
+    "pad": lambda x, v: F.pad(x, (0, 2), value=v),
+    "full": lambda x, v: torch.full((3,), v, dtype=x.dtype) + x,
+    "full_like": lambda x, v: torch.full_like(x, v),
+    "fill": lambda x, v: (x * 1).fill_(v),
+    "masked_fill": lambda x, v: x.masked_fill(x > 1, v),
+    "where": lambda x, v: torch.where(x > 1, x, torch.full((), v, dtype=x.dtype)),
+    "index_fill": lambda x, v: x.index_fill(0, torch.tensor([0]), v),
+    "scatter": lambda x, v: x.scatter(0, torch.tensor([0]), v),
+    "clamp": lambda x, v: x.clamp(max=v),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+@pytest.mark.parametrize(("dtype", "value"), [
+    (torch.int8, 300), (torch.int8, -200), (torch.uint8, 256), (torch.uint8, -1), (torch.int16, 2**15),
+    (torch.float16, 1e6), (torch.float16, -65504.0), (torch.float32, 1e39), (torch.float32, float("-inf")),
+    (torch.bfloat16, 10**6),
+])  # fmt: skip
+def test_a_number_that_a_type_does_not_hold_is_an_error_where_eager_says_so(name, dtype, value):
+    fn, x = WRITTEN[name], torch.tensor([1, 2, 3]).to(dtype)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: fn(x, value), backend="nnvm")
+    try:
+        want = fn(x, value)
+    except RuntimeError:
+        with pytest.raises(Exception, match="overflow"):
+            compiled(x)
+    else:
+        torch.testing.assert_close(compiled(x), want, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
+def test_the_gradient_of_smooth_l1_where_a_difference_is_no_number(reduction, beta):
+    nan, inf = float("nan"), float("inf")
+    x = torch.tensor([nan, inf, -inf, inf, 0.25, -0.25, 3.0, -3.0, 1.0, 0.5])
+    y = torch.tensor([0.0, inf, 1.0, 2.0, 0.0, 0.0, nan, 0.0, 1.0, 0.0])
+
+    def gradient(loss):
+        a, b = x.clone().requires_grad_(), y.clone().requires_grad_()
+        loss(a, b).sum().backward()
+        return a.grad, b.grad
+
+    def loss(a, b):
+        return F.smooth_l1_loss(a, b, reduction=reduction, beta=beta)
+
+    torch._dynamo.reset()
+    got, want = gradient(torch.compile(loss, backend="nnvm")), gradient(loss)
+    torch.testing.assert_close(got, want, equal_nan=True)
+
+
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_max_pooling_takes_the_last_nan_and_the_first_of_equal_ones(dtype, form):
+    x = R(2, 16, 9, 33).round()
+    x[torch.rand(x.shape) < 0.35] = float("nan")
+    x[torch.rand(x.shape) < 0.2] = float("-inf")
+    x = x.to(dtype).to(memory_format=form)
+
+    def fn(x):
+        sizes = ((3, 2, 1), (2, 2, 0), (3, 1, 0))
+        return [F.max_pool2d(x, *size, return_indices=True) for size in sizes]
+
+    check(fn, x)
+
+
+@pytest.mark.parametrize(("x", "exponent"), [
+    (torch.arange(4).view(2, 2), torch.tensor(1.5, dtype=torch.bfloat16)), (R(5).half(), torch.arange(5) - 2),
+    (torch.arange(5), torch.arange(5) - 2), (R(3, 1), R(4).bfloat16()), (R(4).bfloat16(), R(())),
+])  # fmt: skip
+def test_the_type_of_ldexp(x, exponent):
+    """Values in the type of the result; eager rounds the power of two to the exponent's, which may be narrower."""
+    torch._dynamo.reset()
+    nnvm_torch.reset()
+    got, want = torch.compile(torch.ldexp, backend="nnvm")(x, exponent), torch.ldexp(x, exponent)
+    torch.testing.assert_close(got, want, rtol=1e-2, atol=1e-3)
+    torch.testing.assert_close(got.double(), x.double() * 2.0 ** exponent.double(), rtol=1e-2, atol=1e-3)
+    assert nnvm_torch.report().native_fraction == 1.0

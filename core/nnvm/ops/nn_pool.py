@@ -145,17 +145,24 @@ def _max_compute(rank: int, with_indices: bool) -> Any:
 
 
 def _max_positions(padded: Tensor, pool: _Pool, shape: Shape) -> Tensor:
-    """Where the greatest element of each window is: which tap sees it, then where that tap looks."""
+    """Where the greatest element of each window is, the first of equal ones and the last NaN (as PyTorch has it): which
+    tap sees it, then where that tap looks. The number of a tap that sees NaN counts down, as the least one is taken."""
     window = [te.reduce_axis(k, f"k{i}") for i, k in enumerate(pool.size)]
     taps = [w.var for w in window]
     number: Expr = te.const(0)
     for tap, k in zip(taps, pool.size):
         number = number * k + tap
     at = padded.dtype.compute
-    best = over(shape, "best_tap", lambda *i: te.argmax(te.cast(_windowed(padded, pool, i, taps), at), number, window))
+
+    def tap_of(*i: Expr) -> Expr:
+        value = te.cast(_windowed(padded, pool, i, taps), at)
+        nth = te.select(te.unary("isnan", value), -number, number) if at.is_float else number
+        return te.argmax(value, nth, window)
+
+    best = over(shape, "best_tap", tap_of)
 
     def element(*i: Expr) -> Expr:
-        left, found = best[i], []
+        left, found = te.maximum(best[i], -best[i]) if at.is_float else best[i], []
         for k in reversed(pool.size[1:]):
             found.append(left % k)
             left = left // k
@@ -245,7 +252,8 @@ def _max_array(rank: int, with_indices: bool) -> Any:
         valid = np.broadcast_to((inside == 0).reshape(*inside.shape[:-rank], taken), lines.shape)
         best = np.where(valid, lines, _least(x)).max(-1, keepdims=True)
         hit = valid & ((lines == best) | ((lines != lines) & (best != best)))
-        pick = np.argmax(hit, -1)[..., None]
+        last = taken - 1 - np.argmax(hit[..., ::-1], -1)[..., None]
+        pick = np.where(best != best, last, np.argmax(hit, -1)[..., None])
         places = np.broadcast_to(positions.reshape(*positions.shape[:-rank], taken), lines.shape)
         found = np.take_along_axis(places, pick, -1)[..., 0]
         return values, from_plain(found, pool.layout, "NC" + SPATIAL[rank])

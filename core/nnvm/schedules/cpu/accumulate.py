@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nnvm.dtype import I64
-from nnvm.schedules.access import Source
+from nnvm.schedules.access import At, Source
 from nnvm.schedules.emit import Emitter, broadcast
 from nnvm.schedules.row_program import Reduction
 from nnvm.te.expr import INDEX, Binary, Buffer, Const, Expr, Load, Ramp, Select, Unary, Var, VectorReduce
+from nnvm.te.tensor import children
 from nnvm.tir.affine import Affine
 from nnvm.tir.lower_reduce import combine, neutral
 from nnvm.tir.stmt import Allocate, Let, Stmt, Store, seq
@@ -89,6 +90,10 @@ class Accumulator:
         assert self.indices is not None
         best = Load(self.values, where)
         better = _better(self.op, best, value)
+        if self.dtype.is_float and _depends_on_data(self.reduction.index):  # what came first need not have the least
+            both = Binary("and", Unary("isnan", value), Unary("isnan", best))
+            lower = Binary("lt", index, Load(self.indices, where))
+            better = Binary("or", better, Binary("and", both, lower))
         if mask is not None:
             better = Binary("and", better, mask)
         # the indices first: the condition is computed from the values, which the second store changes
@@ -130,6 +135,10 @@ def _first_best(op: str, a: tuple[Expr, Expr], b: tuple[Expr, Expr]) -> tuple[Ex
         tie = Binary("or", tie, Binary("and", Unary("isnan", a[0]), Unary("isnan", b[0])))
     take = Binary("or", _better(op, a[0], b[0]), Binary("and", tie, Binary("lt", b[1], a[1])))
     return Select(take, b[0], a[0]), Select(take, b[1], a[1])
+
+
+def _depends_on_data(index: Expr | None) -> bool:
+    return index is not None and (isinstance(index, At) or any(map(_depends_on_data, children(index))))
 
 
 def _better(op: str, best: Expr, new: Expr) -> Expr:
