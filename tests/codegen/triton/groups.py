@@ -7,7 +7,7 @@ from typing import Any
 
 import nnvm.ops  # noqa: F401  registers the ops
 from nnvm.compiler.lower_group import lower_group_for_gpu
-from nnvm.dtype import BOOL, F16, F32, I64, DType
+from nnvm.dtype import BOOL, F16, F32, F64, I64, DType
 from nnvm.graph.graph import Graph
 from nnvm.graph.node import NodeEntry, apply, variable
 from nnvm.graph.types import TensorType
@@ -63,6 +63,7 @@ GROUPS: dict[str, Build] = {
                                     x(1, 2, 130, 64, dtype=F16), groups=2),
     "attention_mask": lambda x: _op("attention", x(1, 2, 20, 32), x(1, 2, 20, 32), x(1, 2, 20, 32),
                                     x(1, 1, 20, 20, dtype=BOOL)),
+    "decode": lambda x: _op("attention", x(2, 4, 1, 16), x(2, 2, 70, 16), x(2, 2, 70, 16), groups=2),
     "scatter_add": lambda x: _op("scatter", x(6, 60), x(7, 40, dtype=I64), x(7, 40), axis=0, reduce="add"),
     "scatter_max": lambda x: _op("scatter", x(6, 60), x(7, 40, dtype=I64), x(7, 40), axis=0, reduce="amax"),
     "scatter_mean": lambda x: _op("scatter", x(6, 60), x(7, 40, dtype=I64), x(7, 40), axis=0, reduce="mean"),
@@ -78,6 +79,13 @@ WIDE: dict[str, Build] = {
                                                  x(4096, dtype=F16))),
     "wide_conv_half": lambda x: _op("relu", _op("conv2d", x(32, 128, 28, 28, dtype=F16), x(128, 128, 3, 3, dtype=F16),
                                                 padding=((1, 1), (1, 1)))),
+    "wide_dense_double": lambda x: _op("dense", x(1024, 512, dtype=F64), x(1024, 512, dtype=F64)),
+    "few_rows_half": lambda x: _op("gelu", _op("dense", x(16, 4096, dtype=F16), x(11008, 4096, dtype=F16))),
+    "wide_batch_half": lambda x: _op("matmul", x(64, 512, 512, dtype=F16), x(64, 512, 512, dtype=F16)),
+    "wide_conv": lambda x: _op("relu", _op("conv2d", x(32, 128, 28, 28), x(128, 128, 3, 3), x(128),
+                                           padding=((1, 1), (1, 1)))),
+    "decode_half": lambda x: _op("attention", x(8, 32, 1, 128, dtype=F16), x(8, 8, 2048, 128, dtype=F16),
+                                 x(8, 8, 2048, 128, dtype=F16), groups=4),
     "wide_attention": lambda x: _op("attention", x(4, 12, 512, 64), x(4, 12, 512, 64), x(4, 12, 512, 64), causal=True),
     "wide_attention_half": lambda x: _op("attention", x(4, 32, 1024, 128, dtype=F16), x(4, 8, 1024, 128, dtype=F16),
                                          x(4, 8, 1024, 128, dtype=F16), causal=True, groups=4),

@@ -83,6 +83,12 @@ def test_tensor_ir_gives_the_values(name: str) -> None:
     np.testing.assert_allclose(out.reshape(expected.shape), expected, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("name", ["attention", "attention_half", "attention_mask", "decode", "decode_half"])
+def test_attention_is_one_launch(name: str) -> None:
+    """Of many queries, and of one."""
+    assert len(lowered(name).steps) == 1
+
+
 @pytest.mark.triton
 def test_a_failed_check_raises() -> None:
     x, i, out = np.zeros((50, 24), np.float32), np.full((6, 3), 50), np.empty((6, 3, 24), np.float32)

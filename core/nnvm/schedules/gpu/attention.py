@@ -79,7 +79,9 @@ class _Builder:
         space.bind(self.d.var, affine(0), affine(depth - 1))
         self.s, self.acc = self._tile("s", self.i, self.j), self._tile("acc", self.i, self.c)
         self.top, self.new_top, self.total = (self._tile(n, self.i) for n in ("top", "new_top", "total"))
-        self.at = (*self.lead, atom_affine(self.i.index), atom_affine(self.j.index))
+        # of an axis of one element, as of one query, everybody reads element 0
+        self.row, self.key = (affine(0) if c.extent == 1 else atom_affine(c.index) for c in (self.i, self.j))
+        self.at = (*self.lead, self.row, self.key)
         self.inliner = Inliner(space, self.inputs, frozenset((a.scores, a.top, a.weighted, a.total)))
         assert isinstance(a.top.body, Reduce)
         self.logits = self.inliner.expr(a.top.body.source, self._row_env(a.top))
@@ -215,7 +217,7 @@ class _Builder:
         return Emitter().value(Inliner(self.space, self.inputs).expr(factor, env))
 
     def _end(self) -> Stmt:
-        at = (*self.lead, atom_affine(self.i.index), atom_affine(self.c.index))
+        at = (*self.lead, self.row, affine(0) if self.columns == 1 else atom_affine(self.c.index))
         value = Emitter(held=self._held).value(self.inliner.element(self.a.out, at))
         address = Emitter().index(self.out.address(at))
         return self._output_tile(Store(self.out.buffer, (address,), value), True)
