@@ -15,7 +15,7 @@ from nnvm.codegen.triton.expand import expand, positions
 from nnvm.codegen.triton.expr import Writer
 from nnvm.codegen.triton.scopes import Tile, Value, paren
 from nnvm.codegen.triton.types import number, pointer_type, type_name
-from nnvm.dtype import DType
+from nnvm.dtype import F64, DType
 from nnvm.te.expr import Binary, Buffer, Cast, Const, Expr, Load, Reduce, Select, Var
 from nnvm.tir.atomic import nan_bits
 from nnvm.tir.stmt import Allocate, Assert, For, If, Let, PrimFunc, Seq, Stmt, Store
@@ -257,6 +257,8 @@ class _Source:
         left = self._factor(a, {rows: 0, axis.var: 1}, (m, k), half)
         right = self._factor(b, {axis.var: 0, columns: 1}, (k, n), half)
         exact = ', input_precision="ieee"' if not self.tf32 and not half else ""
+        if s.buffer.dtype == F64:
+            exact += ", out_dtype=tl.float64"
         return f"tl.dot({left}, {right}, {self.writer.names[s.buffer].text}{exact})"
 
     def _factor(self, e: Expr, places: dict[Var, int], sizes: tuple[int, int], half: DType | None) -> str:
