@@ -168,7 +168,8 @@ def _grid_sampler_2d(decomposed: Callable[..., torch.Tensor], x: torch.Tensor, g
 def _native_group_norm(x: torch.Tensor, *args: Any) -> Any:
     """The result in the format of `x`, as eager's: from torch 2.14 on the trace says that it lies in order."""
     format_ = torch._prims_common.suggest_memory_format(x)
-    if torch.__version__ < (2, 14) or format_ == torch.contiguous_format or x.is_contiguous():
+    right = torch.torch_version.TorchVersion(torch.__version__) < "2.14"
+    if right or format_ == torch.contiguous_format or x.is_contiguous():
         return NotImplemented
     out, mean, rstd = torch.ops.aten.native_group_norm.default(x.contiguous(), *args)
     return out.clone(memory_format=format_), mean, rstd
