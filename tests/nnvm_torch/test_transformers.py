@@ -150,13 +150,14 @@ def test_training_step(name):
     compiled = torch.compile(mine, backend="nnvm")
     args = inputs(3)
     eager_grads, eager_buffers = step(module, args)
-    right_grads, _ = step(right, wide(args), torch.float64)
+    right_grads, right_buffers = step(right, wide(args), torch.float64)
     step_of_mine, buffers = step(compiled, args)
     grads = {k.removeprefix("_orig_mod."): g for k, g in step_of_mine.items()}
     whole = max(float(g.abs().max()) for g in right_grads.values() if g is not None)
     for k, b in eager_grads.items():
-        assert (grads[k] is None) == (b is None), k
         if b is None:
+            # where a graph has an output that nothing uses, AOTAutograd gives zeros
+            assert grads[k] is None or not grads[k].any(), k
             continue
         a, r = grads[k], right_grads[k]
         assert a.dtype == b.dtype and a.shape == b.shape, k
@@ -166,8 +167,13 @@ def test_training_step(name):
         assert distance <= max(2 * theirs, bound_of(module) * size), (
             f"{k}: {distance:.2e}, eager's {theirs:.2e}, of {size:.2e}"
         )
-    for (k, a), (_, b) in zip(buffers.items(), eager_buffers.items()):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, msg=lambda m, k=k: f"{k}: {m}")
+    assert [k.removeprefix("_orig_mod.") for k in buffers] == [*eager_buffers] == [*right_buffers]
+    for a, (k, b) in zip(buffers.values(), eager_buffers.items(), strict=True):
+        r = right_buffers[k]
+        distance, theirs = (float((t.double() - r.double()).abs().max()) if r.numel() else 0.0 for t in (a, b))
+        assert distance <= max(2 * theirs, bound_of(module) * float(r.abs().max()) if r.numel() else 0.0), (
+            f"{k}: {distance:.2e}, eager's {theirs:.2e}"
+        )
 
 
 @pytest.mark.parametrize("name", some([n for n, m in MODELS.items() if m.generates], FEW_GENERATING))
