@@ -13,7 +13,7 @@ from nnvm_torch.imported import View
 from nnvm_torch.partition import is_view
 from nnvm_torch.tensors import dim_of, is_foreign, shape_of
 
-__all__ = ["base_of", "below_types", "look_at_bases", "root_of", "view_of"]
+__all__ = ["base_of", "below_types", "look_at_bases", "refuse_lost_edits", "root_of", "view_of"]
 
 
 def base_of(node: fx.Node) -> fx.Node:
@@ -46,6 +46,43 @@ def look_at_bases(gm: fx.GraphModule) -> None:
                     offset = node.meta["val"].storage_offset()
                 if isinstance(offset, (int, fx.Node)):
                     node.args, node.kwargs = (base, *node.args[1:3], offset), {}
+
+
+def refuse_lost_edits(gm: fx.GraphModule) -> None:
+    """RuntimeError where a graph of Dynamo edits windows with gaps between them (`unfold` with a step greater than the
+    window) in place: AOTAutograd writes zeros to what lies between."""
+    windows: set[fx.Node] = set()
+    for node in gm.graph.nodes:
+        below = node.args[0] if node.args else None
+        if not isinstance(below, fx.Node):
+            continue
+        if below in windows and _edits(node):
+            raise RuntimeError("an edit in place of windows that leave gaps (unfold with a step greater than its size)")
+        if (below in windows and _share_memory(node, below)) or _leaves_gaps(node):
+            windows.add(node)
+
+
+def _leaves_gaps(node: fx.Node) -> bool:
+    if node.target not in ("unfold", torch.Tensor.unfold, torch.ops.aten.unfold.default):
+        return False
+    given = dict(zip(("dimension", "size", "step"), node.args[1:])) | node.kwargs
+    size, step = given.get("size"), given.get("step")
+    return not (isinstance(size, int) and isinstance(step, int)) or step > size
+
+
+def _edits(node: fx.Node) -> bool:
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    if node.op == "call_function" and getattr(node.target, "__module__", "") == "_operator":
+        return name == "setitem" or (name.startswith("i") and hasattr(operator, f"__{name}__"))
+    return (name.endswith("_") and not name.endswith("__")) or node.kwargs.get("inplace") is True
+
+
+def _share_memory(a: fx.Node, b: fx.Node) -> bool:
+    vals = [n.meta.get("example_value") for n in (a, b)]
+    if not all(isinstance(v, torch.Tensor) and is_foreign(v) is None for v in vals):
+        return False
+    mine, theirs = (v.untyped_storage()._cdata for v in vals)  # type: ignore[union-attr]
+    return bool(mine == theirs)
 
 
 def below_types(node: fx.Node) -> fx.Node:

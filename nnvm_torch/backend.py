@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from nnvm import config
 from nnvm.compiler.build import CompilerFault, compile_graph
 from nnvm.runtime.fork_lock import fork_safe
+from nnvm_torch.aliasing import refuse_lost_edits
 from nnvm_torch.cuda_graphs import when_captured
 from nnvm_torch.decompositions import decompositions, whole
 from nnvm_torch.direct import Marks, direct_call, marks_alone
@@ -88,6 +89,7 @@ def nnvm(
             keep_inference_input_mutations=True,
         )  # fmt: skip
         try:
+            refuse_lost_edits(gm)
             wrapped: Callable[..., Any] = backend(gm, example_inputs)
             return graphs[0] if len(graphs) == 1 and graphs[0] is not None else wrapped
         except (StrictError, TensorifyScalarRestartAnalysis):

@@ -185,3 +185,44 @@ def test_a_result_looked_at_as_another_type(source, target, dynamic):
         assert got[0].data_ptr() == got[1].data_ptr() and len({t.data_ptr() for t in got}) == 3
         for a, b in zip(got, want):
             torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("edit", [
+    lambda x: x.unfold(0, 1, 2).mul_(2), lambda x: x.unfold(1, 2, 3)[0].exp_(),
+    lambda x: x.unfold(0, 1, 2).copy_(x[3, :, None]),
+    lambda x: x.unfold(dimension=1, size=2, step=3).transpose(0, 1).add_(1),
+])  # fmt: skip
+def test_an_edit_of_windows_with_gaps_leaves_what_lies_between(edit, monkeypatch):
+    """AOTAutograd would write zeros there: the graph runs in eager, with a warning."""
+
+    def fn(x):
+        edit(x)
+        return x.exp()
+
+    x = torch.randn(4, 9)
+    mine, theirs = x.clone(), x.clone()
+    torch._dynamo.reset()
+    monkeypatch.setattr("nnvm_torch.faults._warned", set())
+    with pytest.warns(UserWarning, match="windows that leave gaps"):
+        got = torch.compile(fn, backend="nnvm")(mine)
+    torch.testing.assert_close(got, fn(theirs))
+    torch.testing.assert_close(mine, theirs)
+
+
+def test_windows_without_gaps_and_windows_that_are_read_are_compiled():
+    def fn(x):
+        y = x.unfold(1, 2, 3)
+        z = (y * 2).add_(1)
+        x[0].mul_(2)
+        return y.sum(), z
+
+    def edited(x):
+        x.unfold(1, 3, 3).mul_(2)
+        return x + 1
+
+    for f in (fn, edited):
+        x = torch.randn(4, 9)
+        mine, theirs = x.clone(), x.clone()
+        torch._dynamo.reset()
+        torch.testing.assert_close(torch.compile(f, backend="nnvm", fullgraph=True)(mine), f(theirs))
+        torch.testing.assert_close(mine, theirs)
