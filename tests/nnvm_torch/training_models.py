@@ -130,4 +130,5 @@ if __name__ == "__main__":
     measure("ResNet-18, 8 images of 32", ResNet18(), images(0), rounds)
     measure("ResNet-18, 4 images of 112", ResNet18(), images(0, 4, 112), rounds)
     measure("GPT, 4 x 64 tokens, 4 layers of 128", Gpt(), tokens(0), rounds)
+    measure("GPT, 4 x 64 tokens, 4 layers of 256", Gpt(256, 4, 8, 1024), tokens(0, 4, 64, 1024), rounds)
     measure("GPT, 4 x 128 tokens, 6 layers of 384", Gpt(384, 6, 6, 4096, 128), tokens(0, 4, 128, 4096), rounds)
