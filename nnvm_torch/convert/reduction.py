@@ -97,23 +97,27 @@ def _variance(c: Context, x: NodeEntry, dim: Axes, correction: Scalar | None, ke
     return c.op("variance", x, axis=normal_axes(dim, x.type.rank), correction=float(one), keepdims=keepdim)
 
 
+def _wide(c: Context, x: NodeEntry) -> NodeEntry:
+    """`x` in the type that eager computes moments in: float64 on a CPU (the variance of very small or large float32
+    numbers has no float32), float32 on a GPU."""
+    return c.cast(x, F64) if c.args[0].device.type == "cpu" else c.compute(x)
+
+
 @converts("var.correction", "prims.var.default")
 def _var(c: Context, x: NodeEntry, dim: Axes = None, correction: Scalar | None = None, keepdim: bool = False) -> Value:
-    # as eager, which computes moments in float64
-    return c.cast(_variance(c, c.cast(x, F64), dim, correction, keepdim), c.dtype)
+    return c.cast(_variance(c, _wide(c, x), dim, correction, keepdim), c.dtype)
 
 
 @converts("std.correction")
 def _std(c: Context, x: NodeEntry, dim: Axes = None, *, correction: Scalar | None = None,
          keepdim: bool = False) -> Value:  # fmt: skip
-    wide = c.cast(x, F64)  # as eager: the variance of very small or large float32 numbers has no float32
-    return c.cast(c.op("sqrt", _variance(c, wide, dim, correction, keepdim)), c.dtype)
+    return c.cast(c.op("sqrt", _variance(c, _wide(c, x), dim, correction, keepdim)), c.dtype)
 
 
 @converts("var_mean.correction")
 def _var_mean(c: Context, x: NodeEntry, dim: Axes = None, *, correction: Scalar | None = None,
               keepdim: bool = False) -> Value:  # fmt: skip
-    wide = c.cast(x, F64)
+    wide = _wide(c, x)
     moments = _variance(c, wide, dim, correction, keepdim), _reduce(c, "mean", wide, dim, keepdim)
     return tuple(c.cast(m, c.dtype) for m in moments)
 

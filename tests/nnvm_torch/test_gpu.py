@@ -9,10 +9,13 @@ import pytest
 import torch
 import transformers
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 import nnvm_torch
 from nnvm.graph.op import get, known
+from nnvm_torch.fx_importer import import_graph
 
 pytestmark = pytest.mark.triton
 
@@ -143,6 +146,17 @@ def test_every_op_runs_on_a_gpu() -> None:
     ops = [op for op in map(get, known()) if op.name not in structure]
     assert len(ops) > 200
     assert not [op.name for op in ops if not op.has("compute") and not op.has("host_call")]
+
+
+def test_moments_are_in_float64_on_a_cpu_only() -> None:
+    """As in eager; the tensors of a graph on a GPU are stood in for."""
+    for device, wide in (("cpu", "float64"), ("cuda", "float32")):
+        with FakeTensorMode():
+            x = torch.empty(3, 50, device=device, dtype=torch.float16)
+            traced = make_fx(lambda x: torch.ops.aten.var_mean.correction(x, [1], correction=1))(x)
+        nodes = import_graph(traced).graph.nodes
+        moments = [str(n[0].type.dtype) for n in nodes if n.op is not None and n.op.name in ("variance", "mean")]
+        assert moments == [wide] * 2
 
 
 def test_searches_and_polynomials_run_in_aten_between_kernels() -> None:
