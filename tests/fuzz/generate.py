@@ -7,7 +7,7 @@ import re
 
 import torch
 
-from tests.fuzz import elementwise, indexing, layers, shapes
+from tests.fuzz import algebra, edits, elementwise, functions, indexing, layers, shapes
 from tests.fuzz.build import FLOATS, INTS, Builder, Edit, Skip, Template
 from tests.fuzz.program import Program, Statement, pruned
 
@@ -15,7 +15,8 @@ __all__ = ["generate"]
 
 _TEMPLATES: list[Template] = []
 _WEIGHTS: list[float] = []
-for _family, _share in ((elementwise, 60), (shapes, 51), (layers, 44), (indexing, 24)):
+for _family, _share in ((elementwise, 45), (shapes, 38), (layers, 38), (indexing, 20), (functions, 30), (algebra, 22),
+                        (edits, 26)):  # fmt: skip
     _total = sum(weight for weight, _ in _family.TEMPLATES)
     for _weight, _template in _family.TEMPLATES:
         _TEMPLATES.append(_template)

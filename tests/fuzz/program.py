@@ -12,7 +12,7 @@ Size = int | str  # a number, or "N" or "M": a size that differs from call to ca
 
 NAME = re.compile(r"\b[xvw]\d+\b")
 
-#: How inputs get their values; part of every printed script.
+#: How inputs get their values, and blocks of statements; part of every printed script.
 PRELUDE = '''\
 def normal(g, shape, dtype):
     """Mostly of size one, none near zero or near a half."""
@@ -42,6 +42,20 @@ def extremes(g, shape, dtype):
     info = torch.iinfo(dtype)
     values = torch.tensor([info.min, info.max, info.max - 1, 0, 1, info.min + 1, 2, info.max // 2], dtype=dtype)
     return values[torch.randint(0, len(values), shape, generator=g)]
+
+
+def autocast(dtype, fn):
+    with torch.autocast("cpu", dtype):
+        return fn()
+
+
+def without_gradients(fn):
+    with torch.no_grad():
+        return fn()
+
+
+def checkpoint(fn, *args):
+    return torch.utils.checkpoint.checkpoint(fn, *args, use_reentrant=False)
 '''
 
 
@@ -192,6 +206,7 @@ class Program:
 _SCRIPT = """\
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 
 torch.set_num_threads(1)
 
@@ -237,6 +252,7 @@ raise SystemExit(differ)
 @lru_cache(maxsize=1)
 def _prelude() -> dict[str, object]:
     import torch
+    import torch.utils.checkpoint
 
     names: dict[str, object] = {"torch": torch, "F": torch.nn.functional}
     exec(PRELUDE, names)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from tests.fuzz.check import Loaded
-from tests.fuzz.program import Input, Program, Statement, pruned
+from tests.fuzz.program import Input, Program, Statement, namespace, pruned
 
 __all__ = ["shrink"]
 
@@ -122,14 +122,10 @@ def _values(p: Program) -> dict[str, torch.Tensor]:
     """The values that eager gives the names; empty where it raises."""
     loaded = Loaded(p)
     names = {d for s in p.statements for d in s.defines}
-    env: dict[str, object] = {**_names(), **dict(loaded.make(*p.sizes[0], p.seed).items())}
+    env: dict[str, object] = {**namespace(), **dict(loaded.make(*p.sizes[0], p.seed).items())}
     for s in p.statements:
         try:
             exec(s.text, env)
         except Exception:
             break
     return {k: v for k, v in env.items() if k in names and isinstance(v, torch.Tensor)}
-
-
-def _names() -> dict[str, object]:
-    return {"torch": torch, "F": torch.nn.functional}
