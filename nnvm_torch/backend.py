@@ -28,9 +28,10 @@ from nnvm_torch.imported import Fallback, Imported, NotImportable
 from nnvm_torch.options import Options
 from nnvm_torch.report import GraphRecord, calling_owner, record, record_of
 from nnvm_torch.runner import Runner
+from nnvm_torch.shared_memory import SharedMemory, apart, written_inputs
 from nnvm_torch.verifying import Verified, forced_calls, is_repeatable
 
-__all__ = ["Call", "StrictError", "compile_call", "compile_fx", "compile_lock", "nnvm"]
+__all__ = ["Call", "StrictError", "compile_call", "compile_fx", "compile_lock", "is_plain_subclass", "nnvm"]
 
 Compiled = Callable[[list[Any]], Any]
 
@@ -72,10 +73,14 @@ def nnvm(
     owner = calling_owner()
 
     graphs: list[Callable[..., Any] | None] = []
+    written, static = set[int](), set[int]()
 
     def compiler(kind: str) -> Callable[[fx.GraphModule, Sequence[Any]], Compiled]:
         def compile_one(graph: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
             marks = marks_alone(graph, example_inputs) if kind == "inference" else None
+            if kind != "backward":
+                written.update(written_inputs(torch._guards.TracingContext.try_get(), len(example_inputs)))
+                static.update(_static_inputs())
             call = compile_call(graph, kind, chosen, owner)
             graphs.append(call.direct(marks) if call.direct is not None and marks is not None else None)
             return call.boxed
@@ -91,7 +96,19 @@ def nnvm(
         try:
             refuse_lost_edits(gm)
             wrapped: Callable[..., Any] = backend(gm, example_inputs)
-            return graphs[0] if len(graphs) == 1 and graphs[0] is not None else wrapped
+            if len(graphs) == 1 and graphs[0] is not None:
+                return graphs[0]
+            if any(map(is_plain_subclass, example_inputs)):
+                wrapped = _unchecked(wrapped)
+            shared = SharedMemory(tuple(written), [i for i in range(len(example_inputs)) if i not in static])
+            if not shared.matters:
+                return wrapped
+            if not shared.pairs(example_inputs):
+                return _apart_only(wrapped, gm, shared)
+            if all(isinstance(a, torch.Tensor) for a in example_inputs):
+                return nnvm(gm, apart(example_inputs), options=chosen)
+            record(GraphRecord("inference", 0, len(gm.graph.nodes), failure="shared memory is written to", owner=owner))
+            return gm.forward  # type: ignore[no-any-return]
         except (StrictError, TensorifyScalarRestartAnalysis):
             raise
         except Exception as e:
@@ -108,6 +125,39 @@ def nnvm(
 def _is_zeros(a: Any) -> bool:
     """Is it one of autograd's tensors of zeros that have no memory?"""
     return isinstance(a, torch.Tensor) and a._is_zerotensor()
+
+
+def _apart_only(call: Callable[..., Any], gm: fx.GraphModule, shared: SharedMemory) -> Callable[..., Any]:
+    """`call` for arguments that share no memory that it writes to, as it was traced for; eager for others."""
+
+    def apart_only(*args: Any) -> Any:
+        if not shared.pairs(args):
+            return call(*args)
+        warn_once("arguments share memory that a graph writes to; such a call runs in eager")
+        return gm.forward(*args)
+
+    return apart_only
+
+
+def is_plain_subclass(a: Any) -> bool:
+    """Is it of a class of tensors that has methods of its own, and operators as any tensor?"""
+    kind = type(a)
+    return (isinstance(a, torch.Tensor) and kind not in (torch.Tensor, torch.nn.Parameter)
+            and kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__)  # fmt: skip
+
+
+def _unchecked(call: Callable[..., Any]) -> Callable[..., Any]:
+    """`call` without AOTAutograd's look at what custom operators share, which no plain subclass gets through."""
+    import torch._functorch.config as functorch
+
+    if not hasattr(functorch, "check_custom_op_aliasing"):
+        return call
+
+    def unchecked(*args: Any) -> Any:
+        with functorch.patch(check_custom_op_aliasing=False):
+            return call(*args)
+
+    return unchecked
 
 
 def _dense(a: Any) -> Any:

@@ -21,6 +21,7 @@ from nnvm_torch.direct import marks_alone
 from nnvm_torch.dynamic import Placed
 from nnvm_torch.fx_importer import import_graph
 from nnvm_torch.imported import Imported
+from nnvm_torch.shared_memory import apart, written_inputs
 from nnvm_torch.symbolic_inputs import SymbolicInputs, exported_shapes
 
 __all__ = ["CaptureError", "Captured", "Traced", "capture", "give_whole_results", "trace"]
@@ -43,6 +44,7 @@ class Traced:
         places: dictionary and name of each parameter and buffer, so that one that is replaced is seen.
         out_spec: the structure of the results.
         fits: do the guards on symbolic sizes hold for the tensors among the arguments?
+        written: positions in that row of what is written to.
     """
 
     run: Callable[..., Any]
@@ -50,6 +52,7 @@ class Traced:
     places: list[tuple[dict[str, Any], str]]
     out_spec: Any
     fits: Callable[[Sequence[torch.Tensor]], bool]
+    written: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,8 @@ def trace(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], comp
     from torch._functorch.aot_autograd import aot_module_simplified
 
     leaves, spec = pytree.tree_flatten((args, kwargs))
+    leaves = apart(leaves, [*module.parameters(), *module.buffers()])
+    args, kwargs = pytree.tree_unflatten(leaves, spec)
     with compile_lock, whole():
         graph = _captured(module, args, kwargs, sizes)
         named = (*graph.named_parameters(remove_duplicate=False), *graph.named_buffers(remove_duplicate=False))
@@ -159,7 +164,8 @@ def trace(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], comp
         if len(graphs) == 1 and graphs[0] is not None:
             run = graphs[0]
     flat.hidden.clear()  # traced; it would keep parameters alive that are replaced
-    return Traced(run, names, places, flat.out_spec, symbolic.fit)
+    written = written_inputs(context, len(values), len(weights))
+    return Traced(run, names, places, flat.out_spec, symbolic.fit, written)
 
 
 _TENSOR = object()

@@ -9,14 +9,17 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import nn
+from torch.utils import _device
 from torch.utils import _pytree as pytree
 
-from nnvm_torch.backend import Call, compile_call, compile_lock
+from nnvm_torch.backend import Call, compile_call, compile_lock, is_plain_subclass
 from nnvm_torch.capture import CaptureError, Traced, trace
 from nnvm_torch.dynamic import Bucket, DynamicAxes, Placed
+from nnvm_torch.faults import warn_once
 from nnvm_torch.options import Options
 from nnvm_torch.report import number_of
-from nnvm_torch.structure import state_of
+from nnvm_torch.shared_memory import SharedMemory
+from nnvm_torch.structure import state_of, training_of
 from nnvm_torch.weights import WeightsOfAnotherKind, look_again, looks, refresh_all
 
 __all__ = ["CaptureError", "CompiledModule", "compile", "refresh"]
@@ -35,7 +38,9 @@ def compile(
 
     The result has the parameters, buffers and submodules of `module` itself, so that `state_dict()` and everything
     else is as before. Other shapes compile again at their first call. What is not an input, a parameter or a buffer
-    (attributes, global state) counts as it was when a shape was compiled.
+    (attributes, global state) counts as it was when a shape was compiled; but for the training flag of each submodule,
+    autocast, the gradient mode, the default type and device, and whether algorithms have to be deterministic, for each
+    of which it is compiled anew. A call whose arguments share memory that the module writes to runs in eager.
 
     Args:
         example_inputs: positional arguments: a tuple or list, or a single tensor; None: compile at the first call.
@@ -85,6 +90,10 @@ class _Changed(Exception):
     """The module is no longer what was compiled: it has other submodules, or parameters of another kind."""
 
 
+class _SharesMemory(Exception):
+    """Two arguments share memory that the module writes to, or one does with a buffer that it writes to."""
+
+
 class _Shape:
     """The module compiled for inputs of one kind; `fits` says whether for these tensors, where sizes are symbolic."""
 
@@ -97,13 +106,25 @@ class _Shape:
         self.ties = _ties(weights)
         self.freeze = freeze
         self.frozen: tuple[int, list[torch.Tensor]] = (-1, [])
+        self.count = len(weights)
+        self.shared: SharedMemory | None = None
+        self.written = traced.written
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> Any:
+        state = self._state()
+        if self.written and self._shares(state, tensors):
+            raise _SharesMemory
         try:
-            results = self.run(*self._state(), *tensors)
+            results = self.run(*state, *tensors)
         except WeightsOfAnotherKind:
             raise _Changed from None
         return self.build(results)
+
+    def _shares(self, state: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> bool:
+        """Does a tensor share memory that is written to? None did when the module was traced."""
+        if self.shared is None:
+            self.shared = SharedMemory(self.written, range(self.count, self.count + len(tensors)))
+        return self.shared.matters and any(j >= self.count for _, j in self.shared.pairs((*state, *tensors)))
 
     def _state(self) -> list[torch.Tensor]:
         """The parameters and buffers. _Changed: the module has others, or other submodules."""
@@ -130,21 +151,30 @@ def _builder(spec: pytree.TreeSpec) -> Callable[[Sequence[Any]], Any]:
     return lambda leaves: pytree.tree_unflatten(leaves, spec)
 
 
+def _mode() -> tuple[Any, ...]:
+    """What a trace depends on besides the module and its arguments."""
+    autocast = None
+    if torch._C._is_any_autocast_enabled():
+        kinds = ("cpu", "cuda")
+        autocast = tuple((torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in kinds)
+    return (torch.is_grad_enabled(), torch.get_default_dtype(), _device.CURRENT_DEVICE,
+            torch.are_deterministic_algorithms_enabled(), autocast)  # fmt: skip
+
+
 class _Latest(NamedTuple):
     """What the latest call was like, and what ran it."""
 
-    training: bool
-    grad: bool
+    mode: tuple[Any, ...]
     tensors: tuple[Any, ...]
     shape: _Shape
 
-    def fits(self, training: bool, grad: bool, args: tuple[Any, ...]) -> bool:
-        if training is not self.training or grad is not self.grad or len(args) != len(self.tensors):
+    def fits(self, mode: tuple[Any, ...], args: tuple[Any, ...]) -> bool:
+        if mode != self.mode or len(args) != len(self.tensors):
             return False
-        for a, (dtype, shape, strides, requires_grad, device) in zip(args, self.tensors):
+        for a, (dtype, shape, strides, requires_grad, device, signs) in zip(args, self.tensors):
             if type(a) is not torch.Tensor or a.dtype is not dtype or a.shape != shape or a.stride() != strides:
                 return False
-            if a.requires_grad is not requires_grad or a.device != device:
+            if a.requires_grad is not requires_grad or a.device != device or _signs(a) != signs:
                 return False
         return True
 
@@ -163,6 +193,7 @@ class CompiledModule(nn.Module):
         own["_nnvm_shapes"] = {}
         own["_nnvm_quick"] = {}
         own["_nnvm_latest"] = None
+        own["_nnvm_training"] = None
         own["_nnvm_number"] = 0
         # the same dictionaries, not copies: both modules have the same parameters for ever
         own["_parameters"], own["_buffers"], own["_modules"] = module._parameters, module._buffers, module._modules
@@ -193,29 +224,44 @@ class CompiledModule(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            return self._forward(args, kwargs)
+            return self._checked(args, kwargs)
         except _Changed:
             with compile_lock:
                 self._nnvm_shapes.clear()
                 self._nnvm_quick.clear()
-                self.__dict__["_nnvm_latest"] = None
-        return self._forward(args, kwargs)
+                self.__dict__["_nnvm_latest"] = self.__dict__["_nnvm_training"] = None
+        return self._checked(args, kwargs)
+
+    def _checked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            return self._forward(args, kwargs)
+        except _SharesMemory:
+            name = type(self._nnvm_module).__name__
+            warn_once(f"{name}: arguments share memory that is written to; such a call runs in eager")
+            return self._nnvm_module(*args, **kwargs)
+
+    def _training(self) -> tuple[bool, ...]:
+        """The training flag of each module."""
+        known = self._nnvm_training
+        if known is None or known[1]() is None:
+            known = self.__dict__["_nnvm_training"] = training_of(self._nnvm_module)
+        return cast("tuple[bool, ...]", known[0])
 
     def _forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        mode = (self._nnvm_module.training, torch.is_grad_enabled())
+        mode = (self._training(), *_mode())
         latest = self._nnvm_latest
-        if latest is not None and not kwargs and latest.fits(*mode, args):
+        if latest is not None and not kwargs and latest.fits(mode, args):
             return latest.shape(args)
         if kwargs or not all(type(a) is torch.Tensor for a in args):
             return self._general(args, kwargs)
-        quick = (mode, tuple([(a.dtype, a.shape, a.stride(), a.requires_grad, a.device) for a in args]))
+        quick = (mode, tuple([(a.dtype, a.shape, a.stride(), a.requires_grad, a.device, _signs(a)) for a in args]))
         shape = self._nnvm_quick.get(quick)
         if shape is None:
             shape = self.prepare(args, kwargs)
             if len(self._nnvm_quick) >= MAX_QUICK:
                 self._nnvm_quick.clear()
             self._nnvm_quick[quick] = shape
-        self.__dict__["_nnvm_latest"] = _Latest(*mode, quick[1], shape)
+        self.__dict__["_nnvm_latest"] = _Latest(mode, quick[1], shape)
         return shape(args)
 
     def _general(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -230,7 +276,7 @@ class CompiledModule(nn.Module):
         sizes = self._nnvm_axes.sizes(args, kwargs) if self._nnvm_axes is not None else None
         # tensors that lie in memory otherwise are compiled for each size: their strides depend on it
         open_axes = sizes.open if sizes is not None and all(t.is_contiguous() for t in tensors) else {}
-        mode = (spec, self._nnvm_module.training, torch.is_grad_enabled())
+        mode = (spec, self._training(), *_mode())
         if open_axes:
             numbers = {id(t): i for i, t in enumerate(tensors)}
             kinds = [_kind(x, open_axes.get(numbers.get(id(x), -1))) for x in leaves]
@@ -273,13 +319,22 @@ class CompiledModule(nn.Module):
         return CompiledModule, (self._nnvm_module, self._nnvm_options, *self._nnvm_dynamic)
 
 
+def _signs(t: torch.Tensor) -> int:
+    """Are its elements the negatives, or the conjugates, of those in memory? Has it no memory but is all zeros?"""
+    return t.is_neg() + 2 * t.is_conj() + 4 * t._is_zerotensor()
+
+
 def _kind(leaf: Any, open_axes: Mapping[int, Bucket] | None = None) -> Any:
     """What of an argument a compilation depends on; `open_axes` of a tensor have symbolic sizes."""
     if isinstance(leaf, torch.Tensor):
+        if is_plain_subclass(leaf):
+            raise TypeError(f"nnvm_torch.compile: an argument is a {type(leaf).__name__}, whose methods would be lost; "
+                            f"torch.compile(module, backend='nnvm') keeps them, argument.as_subclass(torch.Tensor) "
+                            f"does without")  # fmt: skip
         if open_axes:
             shape = tuple(open_axes.get(a, n) for a, n in enumerate(leaf.shape))
-            return leaf.dtype, shape, leaf.requires_grad, leaf.device
-        return leaf.dtype, leaf.shape, leaf.stride(), leaf.requires_grad, leaf.device
+            return leaf.dtype, shape, leaf.requires_grad, leaf.device, _signs(leaf)
+        return leaf.dtype, leaf.shape, leaf.stride(), leaf.requires_grad, leaf.device, _signs(leaf)
     if isinstance(leaf, (int, float, bool, str, type(None), torch.dtype, torch.device)):
         return type(leaf), leaf
     raise TypeError(f"nnvm_torch.compile: an argument of type {type(leaf).__name__} is neither a tensor nor a constant")

@@ -16,7 +16,7 @@ import torch
 from nnvm.runtime.loaded_code import load_ir
 from nnvm.runtime.native_function import NativeFunction, context_of, python_api
 
-__all__ = ["Place", "state_of"]
+__all__ = ["Place", "state_of", "training_of"]
 
 #: A dictionary (`_parameters`, `_buffers` or `_modules` of a module) and a name in it.
 Place = tuple[dict[str, Any], str]
@@ -140,3 +140,16 @@ def state_of(module: torch.nn.Module, places: Sequence[Place]) -> Callable[[], l
     at = list(map(ctypes.addressof, arrays))
     words = (len(links), at[0], len(places), at[1], id(None), len(owners), at[2])
     return _code().bound(context_of(words), (owners, links, children, list(places), arrays))
+
+
+def training_of(module: torch.nn.Module) -> tuple[tuple[bool, ...], Callable[[], list[torch.Tensor] | None]]:
+    """Whether `module` and each of its submodules is in training, and a function that gives None when one of those
+    that there are now no longer is as it was."""
+    modules = list(module.modules())
+    flags = tuple([m.training for m in modules])
+    names = ("training",)
+    own = [(m.__dict__, m.__dict__["training"]) for m in modules if "training" in m.__dict__]
+    triples = [id(x) for where, flag in own for x in (where, names[0], flag)]
+    array = (ctypes.c_int64 * max(1, len(triples)))(*triples)
+    words = (len(own), ctypes.addressof(array), 0, 0, id(None), 0, 0)
+    return flags, _code().bound(context_of(words), (own, names, array))

@@ -159,6 +159,15 @@ def span(t: torch.Tensor) -> int:
     return 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride()))
 
 
+def extent(t: torch.Tensor) -> tuple[int, int] | None:
+    """Addresses of the first byte and of that after the last one; None where it has no memory of the CPU's or a GPU's,
+    or no elements."""
+    if t.layout is not torch.strided or t.device.type == "meta" or not t.numel():
+        return None
+    start = t.data_ptr()
+    return (start, start + span(t) * t.element_size()) if start else None
+
+
 def laid_out(t: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     """The tensor itself where its strides are these, else a copy that has them."""
     if t.stride() == strides:

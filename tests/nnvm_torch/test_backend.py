@@ -243,3 +243,16 @@ def test_verify_compares_with_eager(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_module_without_gcc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     check(torch.nn.Linear(4, 4), torch.ones(1, 4))
+
+
+def test_classes_of_tensors() -> None:
+    class Image(torch.Tensor):
+        pass
+
+    net, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.randn(2, 4).as_subclass(Image)
+    run = compiled(net)
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            got, want = run(x), net(x)
+            assert type(got) is type(want) is Image
+            torch.testing.assert_close(got.as_subclass(torch.Tensor), want.as_subclass(torch.Tensor))

@@ -75,3 +75,62 @@ def test_a_module_that_cannot_be_captured() -> None:
 
     with pytest.raises(CaptureError, match=r"(?s)Branch cannot be captured.*torch\.compile"):
         nnvm_torch.compile(Branch(), torch.ones(3))
+
+
+def test_the_mode_of_a_call_counts() -> None:
+    """Autocast, types and flags of submodules are those of the call, not of the first one."""
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.BatchNorm1d(4), nn.Linear(4, 2)), torch.randn(6, 4)
+    net[1].eval()
+    compiled = nnvm_torch.compile(net)
+
+    def same(tolerance: float = 1e-5) -> None:
+        before = copy.deepcopy(net.state_dict())
+        got = compiled(x)
+        after = copy.deepcopy(net.state_dict())
+        net.load_state_dict(before)
+        want = net(x)
+        torch.testing.assert_close(got, want, atol=tolerance, rtol=tolerance)
+        torch.testing.assert_close(after, net.state_dict(), atol=tolerance, rtol=tolerance)
+
+    for _ in range(2):
+        same()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            same(2e-2)
+        net[2].eval()
+        same()
+        net[2].train()
+        same()
+        net.eval()
+        with torch.no_grad():
+            same()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                same(2e-2)
+            same()
+        net.train()
+        net[1].eval()
+
+
+def test_negative_and_conjugate_views() -> None:
+    class Twice(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2 + 1
+
+    torch.manual_seed(0)
+    net = Twice()
+    compiled, z = nnvm_torch.compile(net), torch.randn(4, 4, dtype=torch.complex64)
+    plain, negative = torch.randn(4, 4, 2)[..., 0], z.conj().imag
+    assert negative.is_neg() and negative.stride() == plain.stride()
+    for x in (plain, negative, plain, z, z.conj(), z, negative):
+        torch.testing.assert_close(compiled(x), net(x))
+
+
+def test_classes_of_tensors_are_refused_before_anything_is_traced() -> None:
+    class Image(torch.Tensor):
+        pass
+
+    net, x = nn.Linear(4, 4), torch.randn(2, 4)
+    compiled = nnvm_torch.compile(net)
+    with pytest.raises(TypeError, match="an argument is a Image, whose methods would be lost"):
+        compiled(x.as_subclass(Image))
+    torch.testing.assert_close(compiled(x), net(x))
