@@ -408,3 +408,23 @@ def test_uint8_wraps_before_it_is_widened() -> None:
     value = Cast(Binary("add", Load(x, at), Broadcast(const(200, U8), 8)), dtype("int32"))
     out = compare(PrimFunc("w", (x, y), 1, (), Store(y, at, value)), np.full(8, 100, np.uint8))
     assert (out == 44).all()
+
+
+@pytest.mark.parametrize("start", [-(1 << 20), 1 << 20])
+def test_an_index_that_is_read_under_a_condition(start: int) -> None:
+    """Where an element lies is not asked outside of the condition that says whether its index may be read."""
+    table, index, wanted = Buffer("table", (4,), F32), Buffer("index", (2,), I64), Buffer("wanted", (2,), BOOL)
+    row, y, i = Buffer("row", (3,), I64), Buffer("y", (3,), F32), Var("i")
+    k = load(row, (i,))
+    place = load(index, (k,))
+    inside = binary("and", binary("ge", place, 0), binary("lt", place, 4))
+    element = Load(table, (Check(place, inside, "index is out of bounds"),))
+    value: Expr = Select(load(wanted, (k,)), Unary("neg", element), const(0.0, F32))
+    valid = binary("and", binary("ge", k, 0), binary("lt", k, 2))
+    value = Select(valid, value, const(0.0, F32))
+    func = PrimFunc("f", (table, index, wanted, row, y), 1, (), For(i, const(3), Store(y, (i,), value)))
+    rows = np.array([start, 1, 0])
+    out = compare(func, data(F32, 4), np.array([3, 2]), np.array([True, True]), rows)
+    np.testing.assert_array_equal(out, [0, -3, -4])
+    out = compare(func, data(F32, 4), np.array([9, 2]), np.array([False, True]), np.array([start, 1, start]))
+    np.testing.assert_array_equal(out, [0, -3, 0])

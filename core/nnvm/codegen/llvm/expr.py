@@ -236,8 +236,9 @@ class ExprEmitter(MemoryEmitter):
             if isinstance(x, Load):
                 # what is loaded already, as for a condition, may be used in both arms
                 loaded = (x, self.mask) in self.memo
-                # a mask of its own (what is left of a row) says nothing of the condition at hand (padding)
-                if not loaded and not self.in_bounds(x.buffer, x.indices):
+                # a mask of its own (what is left of a row) says nothing of the condition at hand (padding); to ask
+                # where an index lies computes it, which may itself read out of bounds or fail
+                if not loaded and (any(map(self._guarded, x.indices)) or not self.in_bounds(x.buffer, x.indices)):
                     return True
             elif _own_traits(x) & _GUARDED:
                 return True
