@@ -87,6 +87,8 @@ class Options:
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 raise TypeError(f"nnvm has no option {name!r}{hint} Options: {', '.join(known)}")
         made = Options(**{name: _checked(name, value) for name, value in merged.items()})
+        if made.target is None:
+            Target.current()  # what the environment asks for is checked as the options are
         if made.strict_rounding and made.fast_math:
             raise ValueError("options strict_rounding and fast_math contradict each other: set one of them")
         return made

@@ -53,9 +53,14 @@ class Target:
 
     @staticmethod
     def current() -> Target:
-        """`NNVM_TARGET` where it is set, this machine otherwise."""
+        """`NNVM_TARGET` where it is set, this machine otherwise; ValueError where it is not understood."""
         text = config.target_string()
-        return Target.parse(text) if text else Target.host()
+        if not text:
+            return Target.host()
+        try:
+            return Target.parse(text)
+        except ValueError as e:
+            raise ValueError(f"NNVM_TARGET={text!r}: {e}") from None
 
     @staticmethod
     def parse(text: str) -> Target:

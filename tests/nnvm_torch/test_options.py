@@ -46,3 +46,13 @@ def test_torch_compile_passes_options_on() -> None:
 def test_options_reach_the_compiler() -> None:
     built = Options.make(precise=True, opt_level=1, disabled_passes="GraphFuse").build_options()
     assert built.options["precise"] and built.opt_level == 1 and built.disabled_passes == {"GraphFuse"}
+
+
+def test_a_target_of_the_environment_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NNVM_TARGET", "llvm -mcpu=nosuch")
+    with pytest.raises(ValueError, match=r"NNVM_TARGET='llvm -mcpu=nosuch': processor 'nosuch' is not known; known: br"):
+        Options.make({})
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="processor 'nosuch' is not known"):
+        torch.compile(torch.nn.Linear(2, 2), backend="nnvm")(torch.ones(1, 2))
+    assert Options.make({"target": "llvm -mcpu=haswell"}).target == "llvm -mcpu=haswell"
