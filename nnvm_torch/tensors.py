@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import sympy
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from nnvm import dim as dims
 from nnvm.dim import Dim
@@ -160,11 +161,14 @@ def span(t: torch.Tensor) -> int:
 
 
 def extent(t: torch.Tensor) -> tuple[int, int] | None:
-    """Addresses of the first byte and of that after the last one; None where it has no memory of the CPU's or a GPU's,
-    or no elements."""
-    if t.layout is not torch.strided or t.device.type == "meta" or not t.numel():
+    """Addresses of the first byte and of that after the last one; None where it has no elements, or no memory that it
+    tells of (other layouts, fake tensors, tensors made of others)."""
+    if isinstance(t, FakeTensor) or t.layout is not torch.strided or t.is_nested or not t.numel():
         return None
-    start = t.data_ptr()
+    try:
+        start = t.data_ptr()
+    except RuntimeError:
+        return None
     return (start, start + span(t) * t.element_size()) if start else None
 
 

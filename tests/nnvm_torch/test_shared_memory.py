@@ -152,3 +152,14 @@ def test_pairs() -> None:
     assert SharedMemory([5, 6], positions).pairs(args) == frozenset()
     assert SharedMemory([0], [1]).pairs([x, x[3:], x]) == {(0, 1)}
     assert not SharedMemory([], positions).matters and not SharedMemory([2], [2]).matters
+
+
+def test_tensors_without_memory_of_their_own() -> None:
+    from torch._subclasses import FakeTensorMode
+
+    with FakeTensorMode():
+        fake = torch.randn(4)
+    nested = torch.nested.nested_tensor([torch.randn(2), torch.randn(3)], layout=torch.jagged)
+    others = [fake, nested, torch.eye(3).to_sparse(), torch.randn(3, device="meta"), torch._efficientzerotensor(4)]
+    x = torch.randn(4)
+    assert SharedMemory([0, 1], range(8)).pairs([x, x[1:], *others, 3]) == {(0, 1)}
