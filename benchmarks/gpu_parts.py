@@ -47,14 +47,14 @@ class Row:
 @contextmanager
 def _precision(dtype: str) -> Iterator[None]:
     """Products of float32 are exact, or may be rounded to tf32: for all engines, and for convolutions too."""
-    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    before, now = torch.get_float32_matmul_precision(), torch.backends.cudnn
     torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
-    torch.backends.cudnn.allow_tf32 = dtype == "tf32"
+    flags = {"enabled": now.enabled, "benchmark": now.benchmark, "deterministic": now.deterministic}
     try:
-        yield
+        with torch.backends.cudnn.flags(**flags, allow_tf32=dtype == "tf32"):
+            yield
     finally:
-        torch.set_float32_matmul_precision(before[0])
-        torch.backends.cudnn.allow_tf32 = before[1]
+        torch.set_float32_matmul_precision(before)
 
 
 def _on_device(values: Sequence[Any], dtype: torch.dtype) -> list[Any]:

@@ -196,12 +196,13 @@ def test_graphs_of_sizes_are_few_and_those_not_used_for_longest_go(
     monkeypatch.setattr(cuda_graphs, "MAX_LOST", 2)
     model = Net().eval()
     fast = dynamic(model)
+    kept: list[torch.Tensor] = []  # so that no address comes again, for which there would be a graph of its own
 
     def captures(*sizes: int) -> int:
         before = cuda.events.count("capture")
         with torch.no_grad():
             for n in sizes:
-                x = torch.randn(n, 12)
+                kept.append(x := torch.randn(n, 12))
                 close(fast(x), model(x))
         gc.collect()
         return cuda.events.count("capture") - before
@@ -223,10 +224,11 @@ def test_a_graph_keeps_what_its_launches_write(cuda: CudaDouble, monkeypatch: py
     monkeypatch.setattr(instances, "MAX_INSTANCES", 1)
     model = Net().eval()
     fast = dynamic(model)
+    kept: list[torch.Tensor] = []  # so that no address comes again, for which there would be a graph of its own
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)  # of a call that failed and ran in ATen instead
         for n in (5, 5, 6, 7, 5):  # the executor forgets 5 long before the graph is used again
-            x = torch.randn(n, 12)
+            kept.append(x := torch.randn(n, 12))
             close(fast(x), model(x))
             gc.collect()
     assert cuda.events.count("capture") == 1
