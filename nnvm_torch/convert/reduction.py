@@ -23,7 +23,7 @@ def _reduce(c: Context, name: str, x: NodeEntry, axes: Axes, keepdim: bool = Fal
 
 @converts("sum.default", "sum.dim_IntList", "prims.sum.default")
 def _sum(c: Context, x: NodeEntry, dim: Axes = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
-    return _reduce(c, "sum", c.cast(x, c.dtype), dim, keepdim)
+    return c.cast(_reduce(c, "sum", c.cast(x, c.dtype), dim, keepdim), c.dtype)
 
 
 @converts("mean.default", "mean.dim")
@@ -33,7 +33,7 @@ def _mean(c: Context, x: NodeEntry, dim: Axes = None, keepdim: bool = False, *, 
 
 @converts("prod.default", "prod.dim_int", "prims.prod.default")
 def _prod(c: Context, x: NodeEntry, dim: Axes = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
-    return _reduce(c, "prod", c.cast(x, c.dtype), dim, keepdim)
+    return c.cast(_reduce(c, "prod", c.cast(x, c.dtype), dim, keepdim), c.dtype)
 
 
 @converts("amax.default", "max.default", "prims.amax.default")

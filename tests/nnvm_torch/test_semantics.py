@@ -181,6 +181,16 @@ def test_bytes_wrap_before_they_are_compared_or_widened():
     same(lambda z: ((z + 1) > z, (z * 2).int(), (z + z).float().sum()), z)
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32])
+def test_sums_and_products_wrap_in_the_type_that_is_named(dtype):
+    x = torch.tensor([[100, 90, 80], [-3, 7, 101]], dtype=torch.int64)
+    total, *_, half = same(lambda x: (x.sum(1, dtype=dtype), x.prod(1, dtype=dtype), x.sum(dtype=dtype),
+                                      (x * 0.5).sum(0, dtype=dtype), x.sum(dtype=dtype) // 2), x)  # fmt: skip
+    bits, low = torch.iinfo(dtype).bits, torch.iinfo(dtype).min
+    assert total.tolist() == [(n - low) % 2**bits + low for n in (270, 105)] and half.dtype == dtype
+    assert nnvm_torch.report().native_fraction == 1.0
+
+
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 def test_empty_bags_of_embeddings_are_zero(mode):
     table = torch.randn(7, 4) - 5

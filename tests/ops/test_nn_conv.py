@@ -112,6 +112,28 @@ def test_conv_transpose(check: Any, dtype: torch.dtype, rank: int, kernel: Any, 
           output_padding=output_padding, dilation=dilation, groups=groups)  # fmt: skip
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rank,kernel,stride,padding,dilation,groups", [
+    (2, (3, 3), (2, 2), (1, 1), (1, 1), 1),
+    (2, (1, 2), (2, 2), (1, 1), (1, 1), 2),
+    (2, (3, 3), (2, 3), (1, 0), (2, 2), 1),
+    (1, (5,), (3,), (1,), (1,), 1),
+    (3, (3, 2, 3), (2, 2, 1), (1, 0, 1), (1, 1, 1), 2),
+])  # fmt: skip
+def test_conv_transpose_of_what_is_not_finite(check: Any, dtype: torch.dtype, rank: int, kernel: Any, stride: Any,
+                                              padding: Any, dilation: Any, groups: int) -> None:  # fmt: skip
+    """An infinite element reaches the outputs of its own stencil, and makes no other one a NaN."""
+    torch.manual_seed(0)
+    x, w = torch.randn(2, 4, *(4, 5, 3)[:rank]), torch.randn(4, 6 // groups, *kernel).to(dtype)
+    x.view(-1)[5::31] = float("inf")
+    x.view(-1)[22::43] = float("nan")
+    x = x.to(dtype)
+    expected = TRANSPOSE[rank](x.double(), w.double(), None, stride, padding, 0, groups, dilation).to(dtype)
+    assert expected.isfinite().any() and expected.isnan().any() and expected.isinf().any()
+    check(f"conv{rank}d_transpose", [x, w], expected, tolerance=4, strides=stride, padding=pairs(padding),
+          dilation=dilation, groups=groups)  # fmt: skip
+
+
 @pytest.mark.parametrize("groups", [1, 2])
 def test_conv_transpose_blocked(check: Any, groups: int) -> None:
     torch.manual_seed(0)

@@ -180,6 +180,9 @@ def _phases(padded: Tensor, kernel: Tensor, conv: Conv, plans: Mapping[str, _Axi
             # taps run backwards through the kernel, so that the data is read forwards
             filters[s] = Coordinate.of((plan.taps - 1 - taps[s]) * plan.phases + phase[s])
         x, w = te.cast(read_at(padded, conv.data, source), at), te.cast(read_at(kernel, conv.kernel, filters), at)
+        for s, k in zip(conv.spatial, conv.kernel_size):
+            if plans[s].kernel_extent != k:  # zeros of the kernel are no taps: 0 * inf
+                x = te.select(te.binary("lt", filters[s].outer, k), x, 0)
         return te.sum(x * w, reduced) if reduced else x * w
 
     return over(tuple(shape), "phases" if len(shape) > len(plain) else "conv", element)
