@@ -10,15 +10,16 @@ import torch
 
 from nnvm import te
 from nnvm.codegen.llvm import emit
-from nnvm.dim import symbol
+from nnvm.dim import likely_sizes, symbol
 from nnvm.dtype import F32
 from nnvm.runtime.llvm_jit import compile_funcs
 from nnvm.schedules.cpu.contraction import contraction
 from nnvm.target import Target
-from nnvm.te.expr import select
+from nnvm.te.expr import Binary, Const, select
 from nnvm.te.tensor import compute, placeholder, reduce_axis
 from nnvm.tir.passes.expand_math import expand_math
 from nnvm.tir.verify import verify
+from nnvm.tir.visitor import post_order
 from tests.schedules.test_contraction import TARGETS, dense, execute, lowered, pack, target, whole
 
 RNG = np.random.default_rng(1)
@@ -101,3 +102,28 @@ def test_register_tiles_behind_conditions_are_functions_of_their_own_where_rows_
     assert len(functions(31)) == 1
     tiles = functions(symbol("m"))
     assert len(tiles) > 2 and all("ret i32" in part for part in tiles)
+
+
+def test_no_tile_divides_by_a_size_where_the_loops_around_give_threads_enough_to_do():
+    """Fused with the loops around it, the loop over the tiles of a row would ask each tile which one it is."""
+    s, t = symbol("s"), symbol("t")
+    x, w = placeholder((1, 3, s, t, 8), F32, "x"), placeholder((18, 3, 8, 8), F32, "w")
+    outer, inner = reduce_axis(3, "co"), reduce_axis(8, "ci")
+
+    def element(b, c, i, j, ci):
+        return te.sum(x[b, outer.var, i, j, inner.var] * w[c, outer.var, inner.var, ci], [outer, inner])
+
+    y = compute((1, 18, s, t, 8), element, "y")
+    for sizes in ([], [("s", 56), ("t", 56)]):
+        with likely_sizes(sizes):
+            func = contraction([x, w], [y], target("haswell"), "f", {})
+        assert func is not None
+        verify(func)
+        divisors = [e.b for e in post_order(func.body) if isinstance(e, Binary) and e.op in ("floordiv", "floormod")]
+        assert divisors and all(isinstance(d, Const) for d in divisors)
+        (kernel,) = compile_funcs([func], Target.host())
+        for height, width in ((1, 1), (3, 4), (58, 6), (60, 7)):
+            data, weight = whole(1, 3, height, width, 8), whole(18, 3, 8, 8)
+            out = np.full((1, 18, height, width, 8), np.nan, np.float32)
+            kernel(data, weight, out, symbols={"s": height, "t": width})
+            np.testing.assert_array_equal(out, np.einsum("bohwi,coij->bchwj", data, weight))

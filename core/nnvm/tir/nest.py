@@ -26,7 +26,7 @@ class Nest:
         shifts: where in its block the part starts that the inner loop of a split runs over.
         lanes: reduce loops with accumulators of their own, and how many.
         by_loops: accumulators are told apart by the loop variables, so that blocks must not be cut.
-        divisors: how far the inner axis of a fusion runs, as far as the fused loop is concerned.
+        fused: how far the outer and the inner axis of a fusion run, as far as the fused loop is concerned.
     """
 
     stage: Stage
@@ -39,7 +39,7 @@ class Nest:
     shifts: dict[Split, Affine] = field(default_factory=dict)
     lanes: dict[IterVar, int] = field(default_factory=dict)
     by_loops: bool = False
-    divisors: dict[Fuse, Affine] = field(default_factory=dict)
+    fused: dict[Fuse, tuple[Affine, Affine]] = field(default_factory=dict)
 
     @staticmethod
     def start(stage: Stage, space: Space, base: Sequence[Affine], extents: Sequence[Affine]) -> Nest:
@@ -58,7 +58,7 @@ class Nest:
             values=dict(self.values),
             shifts=dict(self.shifts),
             lanes=dict(self.lanes),
-            divisors=dict(self.divisors),
+            fused=dict(self.fused),
         )
 
     def set_extent(self, axis: IterVar, extent: Affine) -> None:
@@ -78,10 +78,10 @@ class Nest:
         outer, inner = self.extents.get(fuse.outer), self.extents.get(fuse.inner)
         if outer is None or inner is None or fuse.fused in self.values:
             return
-        if fuse in self.divisors and (outer.int is None or inner.int is None):
+        if fuse in self.fused and (outer.int is None or inner.int is None):
             return
         outer, inner = (affine(self.space.upper(x) or 0) if x.terms else x for x in (outer, inner))
-        self.divisors[fuse] = inner
+        self.fused[fuse] = outer, inner
         self.set_extent(fuse.fused, self.space.multiply(outer, inner))
 
     def set_inner(self, split: Split, extent: Affine) -> None:
@@ -99,11 +99,12 @@ class Nest:
                     if self._join(relation):
                         known.append(relation.parent)
                 elif isinstance(relation, Fuse) and relation.fused is x:
-                    divisor = self.divisors[relation]
-                    self.values[relation.outer] = self.space.floordiv(self.values[x], divisor)
-                    self.values[relation.inner] = self.space.floormod(self.values[x], divisor)
-                    for part in (relation.outer, relation.inner):
-                        self.guard(self.values[part], self.extents[part])
+                    outer, inner = self.fused[relation]
+                    self.values[relation.outer] = self.space.floordiv(self.values[x], inner)
+                    self.values[relation.inner] = self.space.floormod(self.values[x], inner)
+                    for part, extent in ((relation.outer, outer), (relation.inner, inner)):
+                        if extent != self.extents[part]:  # narrowed since, or a bound of what is not a size
+                            self.guard(self.values[part], self.extents[part])
                         known.append(part)
         return known
 

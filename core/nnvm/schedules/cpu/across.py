@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nnvm.dim import Dim, estimate, numel
+from nnvm.dim import Dim, ceildiv, estimate, numel
 from nnvm.schedules.access import At, Held, Source, all_affines, parts
 from nnvm.schedules.axes import Axis, Write, collapse
 from nnvm.schedules.cpu.accumulate import Accumulator, allocate_all
@@ -138,25 +138,29 @@ class _Blocks:
         return _Block(self.program, self.lanes, slot, self.space, {self.vector.var: start + here}, mask).write()
 
     def _tiled(self, tile: Axis, size: int, mask: Expr | None) -> Stmt:
-        """One vector of rows for each of `size` neighbours along `tile`; the last tile overlaps the one before it, or,
-        where there may be none, what is left goes one by one."""
-        if not isinstance(tile.extent, int):
-            tiles = self._neighbours(tile, tile.extent // size, size, affine(0), mask)
-            if size == 1:
-                return tiles
-            return seq([tiles, self._neighbours(tile, tile.extent % size, 1, affine(tile.extent // size * size), mask)])
-        count = -(-tile.extent // size)
-        b, slot = Axis(Var(f"{tile.var.name}_b"), count).bind(self.space), Axis(Var("u"), size).bind(self.space)
-        at = atom_affine(b.var) * size if count > 1 else affine(0)
+        """One vector of rows for each of `size` neighbours along `tile`; the last tile overlaps the one before. Where
+        only the call knows how many there are, and they are fewer, tiles of half the size, or one by one."""
+        if isinstance(tile.extent, int):
+            return self._overlapping(tile, size, mask)
+        body = self._neighbours(tile, tile.extent, mask)
+        for smaller in sorted({s for s in (size, size // 2) if s > 1}):
+            enough = binary("ge", dim_value(tile.extent), smaller)
+            body = If(enough, self._overlapping(tile, smaller, mask), body)
+        return body
+
+    def _overlapping(self, tile: Axis, size: int, mask: Expr | None) -> Stmt:
+        """Tiles of `size` neighbours, of which there are at least as many."""
+        b = Axis(Var(f"{tile.var.name}_b"), ceildiv(tile.extent, size)).bind(self.space)
+        slot = Axis(Var("u"), size).bind(self.space)
+        at = atom_affine(b.var) * size if b.extent != 1 else affine(0)
         at = self.space.minimum(at, affine(tile.extent - size)) + (atom_affine(slot.var) if size > 1 else 0)
         env = {self.vector.var: atom_affine(self.lanes.lane), tile.var: at}
         return loop(b, _Block(self.program, self.lanes, slot, self.space, env, mask).write())
 
-    def _neighbours(self, tile: Axis, count: Dim, size: int, first: Affine, mask: Expr | None) -> Stmt:
-        """`count` tiles of `size` neighbours from `first` on."""
-        b, slot = Axis(Var(f"{tile.var.name}_b"), count).bind(self.space), Axis(Var("u"), size).bind(self.space)
-        at = first + atom_affine(b.var) * size + (atom_affine(slot.var) if size > 1 else 0)
-        env = {self.vector.var: atom_affine(self.lanes.lane), tile.var: at}
+    def _neighbours(self, tile: Axis, count: Dim, mask: Expr | None) -> Stmt:
+        """`count` neighbours, one by one."""
+        b, slot = Axis(Var(f"{tile.var.name}_b"), count).bind(self.space), Axis(Var("u"), 1).bind(self.space)
+        env = {self.vector.var: atom_affine(self.lanes.lane), tile.var: atom_affine(b.var)}
         return loop(b, _Block(self.program, self.lanes, slot, self.space, env, mask).write())
 
 

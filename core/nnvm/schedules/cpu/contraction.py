@@ -388,8 +388,8 @@ class _Plan:
             return needed[-1] if needed else None
         take = list(needed)
         for a in candidates:
-            done = numel(tuple(x.extent for x in take))
-            if isinstance(done, int) and done >= PARALLEL_ITERATIONS:
+            # Sizes of which nothing is known may be 1. Fewer loops that are fused are fewer divisions by sizes.
+            if estimate(numel(tuple(x.extent for x in take)), 1) >= PARALLEL_ITERATIONS:
                 break
             if a not in take:
                 take.append(a)
