@@ -103,17 +103,17 @@ def nnvm(
             shared = SharedMemory(tuple(written), [i for i in range(len(example_inputs)) if i not in static])
             if not shared.matters:
                 return wrapped
-            if not shared.pairs(example_inputs):
+            if not shared.pairs(example_inputs, exact=False):  # else AOTAutograd took them to be views of one tensor
                 return _apart_only(wrapped, gm, shared)
-            if all(isinstance(a, torch.Tensor) for a in example_inputs):
-                return nnvm(gm, apart(example_inputs), options=chosen)
-            record(GraphRecord("inference", 0, len(gm.graph.nodes), failure="shared memory is written to", owner=owner))
-            return gm.forward  # type: ignore[no-any-return]
+            return nnvm(gm, _apart_as_traced(example_inputs), options=chosen)
         except (StrictError, TensorifyScalarRestartAnalysis):
             raise
         except Exception as e:
             if isinstance(e, DataDependentOutputException) and not _whole_graph_wanted():
                 raise  # Dynamo breaks the graph before the call whose result depends on values
+            separate = _apart_as_traced(example_inputs)
+            if any(mine is not given for mine, given in zip(separate, example_inputs)):
+                return nnvm(gm, separate, options=chosen)  # it takes no views of one tensor with two element types
             # AOTAutograd has no form for the code (as_strided beyond a view, ...); eager has
             if config.debug_level():
                 raise
@@ -125,6 +125,16 @@ def nnvm(
 def _is_zeros(a: Any) -> bool:
     """Is it one of autograd's tensors of zeros that have no memory?"""
     return isinstance(a, torch.Tensor) and a._is_zerotensor()
+
+
+def _apart_as_traced(example_inputs: Sequence[Any]) -> list[Any]:
+    """The inputs, those that share memory as copies, with the sizes that Dynamo took for dynamic."""
+    inputs = apart(example_inputs)
+    contexts = getattr(torch._guards.TracingContext.try_get(), "tensor_to_context", {})
+    for given, taken in zip(example_inputs, inputs):
+        if taken is not given and given in contexts:
+            contexts[taken] = contexts[given]
+    return inputs
 
 
 def _apart_only(call: Callable[..., Any], gm: fx.GraphModule, shared: SharedMemory) -> Callable[..., Any]:

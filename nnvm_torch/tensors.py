@@ -20,8 +20,8 @@ from nnvm.graph import TensorType
 
 __all__ = [
     "HANDLE", "HANDLE_TYPE", "TORCH_DTYPES", "TorchMemory", "UnsupportedSize", "WithoutMemory", "constant_tensor",
-    "dim_of", "dtype_of", "is_foreign", "laid_out", "numpy_of", "on_device", "shape_of", "span", "strides_of",
-    "torch_dtype", "type_of",
+    "copy_elements", "dim_of", "dtype_of", "extent", "is_foreign", "laid_out", "numpy_of", "on_device", "shape_of",
+    "span", "strides_of", "torch_dtype", "type_of",
 ]  # fmt: skip
 
 TORCH_DTYPES: dict[torch.dtype, DType] = {
@@ -177,11 +177,11 @@ def laid_out(t: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     if t.stride() == strides:
         return t
     out = torch.empty_strided(t.shape, strides, dtype=t.dtype, device=t.device)
-    _copy(out, t)
+    copy_elements(out, t)
     return out
 
 
-def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
+def copy_elements(target: torch.Tensor, source: torch.Tensor) -> None:
     """Elements of `target` may share memory, where those of `source` are equal; ATen copies to no tensor of which it
     sees that at once, by an axis of stride 0 (1 of its answers; it does not look further)."""
     if torch._debug_has_internal_overlap(target) != 1 or not target.numel():
@@ -264,7 +264,7 @@ class TorchMemory:
         return tensor.resolve_neg().contiguous()
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        _copy(target, source)
+        copy_elements(target, source)
 
     def pointer(self, tensor: torch.Tensor | None) -> int:
         # AOTAutograd passes None for the tokens that keep its effects in order

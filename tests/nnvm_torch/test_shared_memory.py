@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,7 +12,8 @@ import torch
 from torch import nn
 
 import nnvm_torch
-from nnvm_torch.shared_memory import SharedMemory
+from nnvm_torch import shared_memory
+from nnvm_torch.shared_memory import SharedMemory, overlap
 
 Make = Callable[[], tuple[torch.Tensor, ...]]
 
@@ -71,7 +73,23 @@ def numpy_rows() -> tuple[torch.Tensor, ...]:
     return torch.from_numpy(x[:4]), torch.from_numpy(x[1:])
 
 
+def columns() -> tuple[torch.Tensor, ...]:
+    x = torch.randn(4, 8)
+    return x[:, ::2], x[:, 1::2]
+
+
+def parts_of_complex() -> tuple[torch.Tensor, ...]:
+    x = torch.randn(4, 4, dtype=torch.complex64)
+    return x.real, x.imag
+
+
+def columns_twice() -> tuple[torch.Tensor, ...]:
+    x = torch.randn(4, 10)
+    return x[:, :8:2], x[:, 2::2]
+
+
 MAKES: list[Make] = [apart, one, view, rows, neighbours, numpy_rows]
+INTERLEAVED: list[Make] = [columns, parts_of_complex]
 
 
 def compiled(way: str, module: nn.Module) -> Any:
@@ -152,6 +170,73 @@ def test_pairs() -> None:
     assert SharedMemory([5, 6], positions).pairs(args) == frozenset()
     assert SharedMemory([0], [1]).pairs([x, x[3:], x]) == {(0, 1)}
     assert not SharedMemory([], positions).matters and not SharedMemory([2], [2]).matters
+
+
+@pytest.mark.parametrize("way", ["module", "backend", "dynamic"])
+@pytest.mark.parametrize("first", [apart, *INTERLEAVED, columns_twice])
+def test_interleaved(way: str, first: Make) -> None:
+    """Elements between each other's are no shared memory: such calls are compiled, whichever comes first."""
+    module = Edit()
+    run = torch.compile(module, backend="nnvm", dynamic=True) if way == "dynamic" else compiled(way, module)
+    with torch.no_grad():
+        check(run, module, first, 0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for seed, make in enumerate([*INTERLEAVED, apart, *INTERLEAVED]):
+                check(run, module, make, seed)
+        check(run, module, columns_twice, 1)
+    assert not [g.failure for g in nnvm_torch.report().graphs if g.failure and "as_strided" not in g.failure]
+
+
+def places(t: torch.Tensor) -> set[int]:
+    """The bytes of the storage in which the elements of `t` lie."""
+    size = t.element_size()
+    at = torch.arange(t.untyped_storage().nbytes())
+    first = at.as_strided(t.shape, [s * size for s in t.stride()], t.storage_offset() * size)
+    return set((first.unsqueeze(-1) + torch.arange(size)).flatten().tolist())
+
+
+def test_overlap_is_exact() -> None:
+    base, seen = torch.zeros(400), set()
+    rng = random.Random(0)
+
+    def any_view() -> torch.Tensor:
+        of = base.view(rng.choice([torch.float32, torch.int8, torch.complex64]))
+        shape = [rng.randint(1, 4) for _ in range(rng.randint(0, 4))]
+        strides = [rng.randint(0, 15) for _ in shape]
+        return of.as_strided(shape, strides, rng.randint(0, 20))
+
+    for _ in range(300):
+        a, b = any_view(), any_view()
+        shared = bool(places(a) & places(b))
+        assert SharedMemory([0], [1]).pairs([a, b]) == ({(0, 1)} if shared else set()), (a.stride(), b.stride())
+        seen.add(shared)
+    assert seen == {True, False}
+
+
+def test_overlap_that_is_hard_to_decide_counts_as_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.zeros(12345)
+    a, b = x.as_strided((9, 9, 9), (315, 231, 165), 0), x.as_strided((9, 9, 9), (105, 385, 495), 1)
+    shared_memory._meet.cache_clear()
+    assert bool(places(a) & places(b)) == overlap(a, b)
+    shared_memory._meet.cache_clear()
+    monkeypatch.setattr(shared_memory, "MAX_WORK", 1)
+    assert overlap(a, b)
+    shared_memory._meet.cache_clear()
+
+
+@pytest.mark.parametrize("leaf", [True, False])
+def test_copies_lie_as_the_arguments_do(leaf: bool) -> None:
+    x = torch.randn(4, 9, requires_grad=True)
+    y = (x if leaf else x * 2)[:, 1::2]
+    given = y.detach().requires_grad_() if leaf else y
+    taken = shared_memory.apart([given, given])
+    assert taken[0] is given
+    copy = taken[1]
+    assert copy.untyped_storage().data_ptr() != given.untyped_storage().data_ptr() and not copy._is_view()
+    facts = [(t.shape, t.stride(), t.storage_offset(), t.is_leaf, t.requires_grad) for t in (copy, given)]
+    assert facts[0] == facts[1]
+    torch.testing.assert_close(copy, given)
 
 
 def test_tensors_without_memory_of_their_own() -> None:
