@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from nnvm.dim import Dim, estimate, numel
 from nnvm.schedules.cpu.contraction_match import Contraction, match
-from nnvm.schedules.cpu.contraction_pack import pack_axis, pack_columns
+from nnvm.schedules.cpu.contraction_pack import far_rows, pack_axis, pack_columns, pack_rows
 from nnvm.schedules.cpu.contraction_prefetch import Panel, prefetch_panels
 from nnvm.schedules.kernel import Strides
 from nnvm.target import Target
@@ -55,6 +55,8 @@ EXACT_STEPS = 384
 MATRIX_STEP = 0.5
 #: Cost of a byte from memory, as a number of bytes from the third cache.
 FAR = 1.5
+#: Blocks of packed rows that there are at least.
+PACKED_BLOCKS = 4
 #: Column tiles that share a prologue or a block of partial sums.
 CHUNK_TILES = 4
 
@@ -137,7 +139,7 @@ class _Plan:
 
     def __init__(self, c: Contraction, target: Target, strides: Strides, cut: bool = True) -> None:
         """`cut`: whether the reduction may be cut into parts."""
-        self.c, self.target, self.cut = c, target, cut
+        self.c, self.target, self.strides, self.cut = c, target, strides, cut
         self.schedule = s = Schedule(c.outputs)
         self.lanes = target.lanes(max(c.master.dtype.bits, 32))
         self.st = s[c.final]
@@ -149,6 +151,7 @@ class _Plan:
         self.tiles: int | None = None
         self.steps: int | None = None
         self.packed: Stage | None = None
+        self.packed_rows: Stage | None = None
         self._place_elementwise()
         self._pack(strides)
         c = self.c
@@ -180,6 +183,14 @@ class _Plan:
             block = self.lanes * 2
             self.c, self.packed = pack_columns(self.c, self.schedule, self.m, axis, block, strides)
 
+    def _pack_rows(self, tile: _Tile) -> None:
+        """Have the kernel pack its rows too where the steps of the reduction are far apart."""
+        if self.packed is None or tile.row is None or self.prologue:
+            return
+        row = self.tensor_axis[tile.row]
+        if far_rows(self.c, row, self.target):
+            self.c, self.packed_rows = pack_rows(self.c, self.schedule, self.m, row, tile.rows, self.strides)
+
     def _axes(self, role: str) -> list[IterVar]:
         return [a for a, r in self.role.items() if r == role]
 
@@ -188,7 +199,8 @@ class _Plan:
     def _by_columns(self, vector: IterVar) -> None:
         st, lanes = self.st, self.lanes
         tile = self._tile(vector)
-        blocks = self._blocks(tile, vector)
+        self._pack_rows(tile)
+        blocks = self._blocks(tile, vector) if self.packed_rows is None else self._packed_blocks(tile)
         self.tile, self.steps = tile, blocks.part
         count = 1 if tile.row is None else tile.row.extent
         if isinstance(count, int):
@@ -221,10 +233,12 @@ class _Plan:
         st.reorder(*outer, *([*mid, *rows, *tiles] if by_rows else [*tiles, *mid, *rows]), *written)
         for a in written:
             st.vectorize(a) if a is vl else st.unroll(a)
-        shared = outer if self.prologue or blocks.across else [*outer, *tiles]
-        shared = shared if self.prologue or blocks.part or self.packed else [*shared, *mid, *rows]
-        around = self._parallel(outer if self.prologue else [], shared)
+        before = self.prologue or self.packed_rows
+        shared = outer if before or blocks.across else [*outer, *tiles]
+        shared = shared if before or blocks.part or self.packed else [*shared, *mid, *rows]
+        around = self._parallel(outer if before else [], shared)
         self._attach_prologue(around)
+        self._attach_rows(around)
         if self.packed is not None:
             self._attach(self.packed, tiles[-1] if tiles[-1] in st.leaf_axes and not blocks.across else around)
         if blocks.part is None:
@@ -318,6 +332,16 @@ class _Plan:
                 return _Blocks(self._even(fit, rows, one), part, long)
         return _Blocks(self._even(fit, rows, one), None, False)
 
+    def _packed_blocks(self, tile: _Tile) -> _Blocks:
+        """Blocks of packed rows, which half of the second cache holds; several, so that threads share them."""
+        (k,) = self.c.master.reduce_axes
+        assert tile.row is not None and isinstance(tile.row.extent, int) and isinstance(k.extent, int)
+        tiles = -(-tile.row.extent // tile.rows)
+        fit = self.target.l2_bytes // (2 * self.c.x.tensor.dtype.bytes * k.extent * tile.rows)
+        count = max(-(-tiles // max(1, fit)), min(PACKED_BLOCKS, tiles * tile.rows // FEW_ROWS))
+        part = self._part(tile, [k.extent], False) if self.cut and self._can_cut(tile) else None
+        return _Blocks(-(-tiles // count) if count > 1 else None, part, False)
+
     def _is_large_matrix(self, tile: _Tile) -> bool:
         """Is `w` in panels of a tile's width, and too large for the second cache?"""
         size = numel(self.c.w.tensor.shape) * self.c.w.tensor.dtype.bytes
@@ -403,6 +427,16 @@ class _Plan:
     def _attach_prologue(self, at: IterVar | None) -> None:
         for stage in self.prologue:
             self._attach(stage, at)
+
+    def _attach_rows(self, at: IterVar | None) -> None:
+        """The packed rows of a block, read in order: a step of the reduction after the other."""
+        if (stage := self.packed_rows) is None:
+            return
+        if at is not None:
+            stage.compute_at(self.st, at)
+        *outer, block, k, lane = stage.axes
+        stage.reorder(*outer, k, block, lane)
+        stage.vectorize(lane)
 
     def _attach(self, stage: Stage, at: IterVar | None) -> None:
         if at is not None:

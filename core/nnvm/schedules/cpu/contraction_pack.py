@@ -1,30 +1,39 @@
 """Packing an operand inside the kernel: the columns of a tile side by side, one step of the reduction after the other.
 
     w[n, k] or w[k, n]  ->  packed[n / 16, k, 16], for one column tile at a time, in scratch memory
+    x[k, m]             ->  packed[m / 6, k, 6], for one block of rows at a time
 
 A weight as PyTorch stores it, or a matrix with long rows, is read with large strides by every row tile; packed once
-per column tile it is read in order.
+per column tile it is read in order. So are the rows of a transposed matrix, once per block of rows, where each step is
+on a page of its own or the steps share few sets of the second cache: those of a power of two do (Goto and van de Geijn,
+Anatomy of High-Performance Matrix Multiplication, 2008).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from nnvm.dim import Dim, ceildiv, numel
 from nnvm.schedules.cpu.contraction_match import Contraction, factors, operand
 from nnvm.schedules.kernel import Strides
-from nnvm.te.expr import Binary, Cast, Expr, Reduce, Var
+from nnvm.target import Target
+from nnvm.te.expr import Binary, Cast, Expr, Reduce, Var, binary, select
 from nnvm.te.schedule import Schedule, Stage
-from nnvm.te.tensor import IterVar, Read, compute
+from nnvm.te.tensor import IterVar, Read, Tensor, compute
 from nnvm.tir.visitor import post_order, substitute
 
-__all__ = ["pack_axis", "pack_columns"]
+__all__ = ["far_rows", "pack_axis", "pack_columns", "pack_rows"]
 
 #: Rows from which on packing pays.
 ROWS = 24
 #: Elements between neighbours along the reduction from which on reading is slow.
 FAR = 64
+#: Columns and steps of the reduction from which on packing rows pays.
+COLUMNS, STEPS = 64, 32
+#: Bytes of a page, beyond which nothing is fetched ahead, and ways of the second cache.
+PAGE, WAYS = 4096, 8
 
 
 def pack_axis(c: Contraction, strides: Strides) -> IterVar | None:
@@ -49,37 +58,74 @@ def _contiguous(c: Contraction, strides: Strides) -> IterVar | None:
     return next((a for a, s in zip(c.final.axes, steps) if s == 1), None)
 
 
+def far_rows(c: Contraction, row: IterVar, target: Target) -> bool:
+    """Whether the rows of `x` should be packed: neighbours along `row` lie side by side, the steps of the reduction
+    far apart."""
+    (k, *more), columns = c.master.reduce_axes, numel(tuple(a.extent for a in c.final.axes if c.role(a) == "column"))
+    step = c.x.step(k.var)
+    if more or c.x.step(row.var) != 1 or c.master_axis(row) is None or c.x.tensor is c.w.tensor:
+        return False
+    sizes = (row.extent, k.extent, columns, step)
+    if not all(isinstance(n, int) for n in sizes) or not c.x.tensor.is_placeholder:
+        return False
+    rows, steps, wide, far = (int(n) for n in sizes if isinstance(n, int))
+    if rows < ROWS or wide < COLUMNS or steps < STEPS:
+        return False
+    apart = far * c.x.tensor.dtype.bytes
+    lines = target.l2_bytes // max(1, math.gcd(apart, target.l2_bytes // WAYS))  # of the steps that stay in the cache
+    return apart >= PAGE or (far >= FAR and lines < steps)
+
+
+def pack_rows(
+    c: Contraction, schedule: Schedule, m: Stage, axis: IterVar, block: int, strides: Strides
+) -> tuple[Contraction, Stage]:
+    """`m` reading a packed copy of `x` in blocks of `block` rows: the contraction as it is then, and the copy."""
+    new, stage = _packed(c, c.x.tensor, schedule, m, axis, block)
+    return replace(c, x=operand(new, c.master, c.at, strides)), stage
+
+
 def pack_columns(
     c: Contraction, schedule: Schedule, m: Stage, axis: IterVar, block: int, strides: Strides
 ) -> tuple[Contraction, Stage]:
     """`m` reading a packed copy of `w` in blocks of `block` columns: the contraction as it is then, and the copy."""
+    new, stage = _packed(c, c.w.tensor, schedule, m, axis, block)
+    return replace(c, w=operand(new, c.master, c.at, strides), vector=axis), stage
+
+
+def _packed(
+    c: Contraction, tensor: Tensor, schedule: Schedule, m: Stage, axis: IterVar, block: int
+) -> tuple[Read, Stage]:
+    """`m` reading a copy of `tensor` in blocks of `block` along `axis`: how it is read then, and the copy."""
     assert isinstance(m.body, Reduce)
     position = c.master_axis(axis)
     assert position is not None
-    vector = m.axes[position]
+    own = m.axes[position]
     pair = factors(m.body)
     assert pair is not None
-    old = next(r for r in pair if r.tensor is c.w.tensor and (len({x.tensor for x in pair}) == 2 or _uses(r, vector)))
-    spatial = [a for a in m.axes if a is not vector and _uses(old, a)]
+    old = next(r for r in pair if r.tensor is tensor and (len({x.tensor for x in pair}) == 2 or _uses(r, own)))
+    spatial = [a for a in m.axes if a is not own and _uses(old, a)]
     reduced = [a for a in m.reduce_axes if _uses(old, a)]
     count = len(spatial)
+    # Rows are packed for whole tiles, of which the last may reach beyond them.
+    rest = tensor is c.x.tensor and isinstance(own.extent, int) and own.extent % block != 0
 
     def element(*i: Expr) -> Expr:
         env: dict[Var, Expr] = {a.var: v for a, v in zip(spatial, i)}
-        env[vector.var] = i[count] * block + i[-1]
+        env[own.var] = i[count] * block + i[-1]
         env.update({a.var: v for a, v in zip(reduced, i[count + 1 :])})
-        return Read(old.tensor, tuple(substitute(x, env) for x in old.indices))
+        value = Read(old.tensor, tuple(substitute(x, env) for x in old.indices))
+        return select(binary("lt", env[own.var], own.extent), value, 0) if rest else value
 
-    shape = (*(a.extent for a in spatial), ceildiv(vector.extent, block), *(a.extent for a in reduced), block)
-    names = [*(a.name for a in spatial), f"{vector.name}_b", *(a.name for a in reduced), f"{vector.name}_l"]
+    shape = (*(a.extent for a in spatial), ceildiv(own.extent, block), *(a.extent for a in reduced), block)
+    names = [*(a.name for a in spatial), f"{own.name}_b", *(a.name for a in reduced), f"{own.name}_l"]
     packed = compute(shape, element, f"{old.tensor.name}_packed", axis_names=names)
-    outer, lane = vector.var // block, vector.var % block
+    outer, lane = own.var // block, own.var % block
     index = (*(a.var for a in spatial), outer, *(a.var for a in reduced), lane)
     new = packed[index]
     assert isinstance(new, Read) and isinstance(m.body.source, Binary)
     source = Binary("mul", _swap(m.body.source.a, old, new), _swap(m.body.source.b, old, new))
     stage = schedule.insert(packed, m, Reduce(m.body.op, source, m.body.axes))
-    return replace(c, w=operand(new, c.master, c.at, strides), vector=axis), stage
+    return new, stage
 
 
 def _uses(r: Read, axis: IterVar) -> bool:
