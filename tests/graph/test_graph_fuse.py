@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from nnvm.graph import OpPattern
+from nnvm.graph.passes.fused_graph import build_fused_graph
 from nnvm.graph.passes.graph_fuse import FuseLimits, fuse_graph
 from nnvm.graph.verify import verify
 from nnvm.testing.reference import random_inputs, run_graph
@@ -92,6 +93,28 @@ def test_epilogue_may_not_close_a_cycle():
     c = op("concatenate", b, b, axis=0)
     f = fuse(graph(op("add", a, op("slice", c, begin=(0, 0), end=(4, 8)))))
     assert ["dense", "add"] not in groups(f)
+
+
+def test_groups_that_span_others_close_no_cycle():
+    """The group of `d` and `f` comes after `s`, which needs a node of the group of `a` and `e`, which needs `d`."""
+    x, y, z = var("x", 4, 8), var("y", 4, 1), var("z", 4)
+    a = op("relu", x)
+    s = op("sum", a, axis=1)
+    d = op("relu", y)
+    e = op("multiply", a, op("reshape", op("multiply", op("relu", z), op("reshape", d, shape=(4,))), shape=(4, 1)))
+    f = op("multiply", op("reshape", s, shape=(4, 1)), d)
+    assert ["relu", "multiply"] in groups(fuse(graph([s, e, f])))
+    assert len(fuse(graph([e, s, f])).outputs) == 3
+
+
+def test_groups_that_depend_on_each_other_are_an_error():
+    x = var("x", 4)
+    a = op("relu", x)
+    b = op("exp", a)
+    g = graph(op("add", a, b))
+    index = {n: i for i, n in enumerate(g.nodes)}
+    with pytest.raises(ValueError, match="depends on itself"):
+        build_fused_graph(g, [[g.outputs[0].node, a.node], [b.node]], index)
 
 
 def test_side_operand_is_computed_in_the_epilogue():

@@ -27,12 +27,13 @@ def build_fused_graph(graph: Graph, groups: Sequence[Sequence[Node]], index: Map
     """The graph with one `group` node for each list of nodes; all other nodes are kept.
 
     A node in several lists is copied into each; its value must not be needed elsewhere then. `index` gives the
-    topological position of every node.
+    topological position of every node. ValueError where groups depend on each other.
     """
     unit_of = _units(graph, groups, index)
     new: dict[NodeEntry, NodeEntry] = {}
     names = _Names({n.name for n in index if n not in unit_of} | {v.name for v in graph.inputs})
     done: set[object] = set()
+    begun: set[object] = set()
     stack: list[tuple[Node, bool]] = [(e.node, False) for e in reversed(graph.outputs)]
     while stack:
         node, ready = stack.pop()
@@ -41,6 +42,9 @@ def build_fused_graph(graph: Graph, groups: Sequence[Sequence[Node]], index: Map
         if key in done:
             continue
         if not ready:
+            if key in begun:
+                raise ValueError(f"the group of {node.name} ({node.op.name}) depends on itself")
+            begun.add(key)
             stack.append((node, True))
             depends = [e.node for e in node.inputs] if unit is None else unit.depends
             stack.extend((d, False) for d in reversed(depends) if (unit_of.get(d) or d) not in done)

@@ -155,6 +155,7 @@ class _Fuser:
         given = graph.attrs.get("input_strides") or ()
         self.strided = {v for v, strides in zip(graph.inputs, given) if strides is not None}
         self.received: set[_Group] = set()
+        self.spans = [0] * (len(self.order) + 1)  # groups that have nodes on both sides of the border before a node
 
     def groups(self) -> list[_Group]:
         return list(dict.fromkeys(self.group_of.values()))
@@ -251,7 +252,9 @@ class _Fuser:
         group.inputs = dict.fromkeys(
             e for n in kept for e in n.inputs if e.node not in inside and not _is_scalar_constant(e)
         )
+        self._span(group, -1)
         group.first, group.last = min(map(self.index.__getitem__, kept)), max(map(self.index.__getitem__, kept))
+        self._span(group, 1)
         group.injective = any(_pattern(n) == OpPattern.INJECTIVE for n in kept)
         group.expensive = any(n.op.attr("expensive") for n in kept)
         for n in gone:
@@ -401,6 +404,8 @@ class _Fuser:
             return False
         if not self._within_limits(parts, node) or self._recomputes(parts) or self._cyclic(parts, node):
             return False
+        for part in parts:
+            self._span(part, -1)
         for other in others:
             for n in other.nodes:
                 self.group_of[n] = group
@@ -417,6 +422,7 @@ class _Fuser:
             group.injective |= _pattern(node) == OpPattern.INJECTIVE
             group.expensive |= bool(node.op.attr("expensive"))
             group.shape = node.outputs[0].type.shape if group.kind == ELEM else group.shape
+        self._span(group, 1)
         for e in [e for e in group.inputs if self.group_of.get(e.node) is group]:
             del group.inputs[e]
         return True
@@ -450,13 +456,16 @@ class _Fuser:
     def _cyclic(self, parts: list[_Group], node: Node | None) -> bool:
         """Whether the parts as one would depend on a group that depends on them; True also where the search gets long.
 
-        A group all of whose nodes come before the parts' first cannot depend on them: the search stops there.
+        The search stops at a border before the parts that no group spans: what lies before it depends on nothing
+        behind. (A group may come before the parts, and depend on them through one that has nodes on both sides.)
         """
         members: set[_Group] = set(parts)
         starts: list[Node] = [e.node for e in node.inputs] if node is not None else []
         if len(parts) > 1:
             starts += [e.node for p in parts for e in p.inputs]
-        first = min(p.first for p in parts)
+        border = min(p.first for p in parts)
+        while self.spans[border]:
+            border -= 1
         seen: set[object] = set()
         stack: list[Node] = [s for s in starts if self.group_of.get(s) not in members]
         while stack:
@@ -470,10 +479,15 @@ class _Fuser:
                 return True
             if found is not None and found in members:
                 return True
-            if (self.index[start] if found is None else found.last) < first:
+            if (self.index[start] if found is None else found.last) < border:
                 continue
             stack.extend(e.node for e in (start.inputs if found is None else found.inputs))
         return False
+
+    def _span(self, group: _Group, count: int) -> None:
+        """Counts a group that appears (1) or disappears (-1) at the borders between its nodes."""
+        for i in range(group.first + 1, group.last + 1):
+            self.spans[i] += count
 
     # Recomputation
 
