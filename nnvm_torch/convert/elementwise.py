@@ -314,13 +314,13 @@ def _threshold_backward(c: Context, grad: NodeEntry, x: NodeEntry, threshold: Sc
 
 
 @converts("_to_copy.default")
-def _to_copy(c: Context, x: NodeEntry, **_: Any) -> Value:
-    return c.cast(x, c.dtype)
+def _to_copy(c: Context, x: NodeEntry | Scalar, **_: Any) -> Value:
+    return c.value(x, c.dtype)  # torch.vmap converts numbers too
 
 
 @converts("prims.convert_element_type.default")
-def _convert_element_type(c: Context, x: NodeEntry, dtype: Any) -> Value:
-    return c.cast(x, c.dtype)
+def _convert_element_type(c: Context, x: NodeEntry | Scalar, dtype: Any) -> Value:
+    return c.value(x, c.dtype)
 
 
 @converts("clone.default", "lift_fresh_copy.default", "lift_fresh.default", "alias.default", "detach.default",

@@ -10,6 +10,7 @@ import numpy as np
 from nnvm.dim import numel
 from nnvm.dtype import BOOL, I64
 from nnvm.graph import NodeEntry
+from nnvm_torch.convert.shape_edit import check_apart
 from nnvm_torch.convert.table import Context, Unsupported, Value, converts, normal_axis
 
 __all__: list[str] = []
@@ -39,6 +40,7 @@ def _put(c: Context, x: NodeEntry, index: NodeEntry, source: NodeEntry, accumula
 @converts("diagonal_scatter.default")
 def _diagonal_scatter(c: Context, x: NodeEntry, source: NodeEntry, offset: int = 0, dim1: int = 0,
                       dim2: int = 1) -> Value:  # fmt: skip
+    check_apart(c.args[0])
     rank = x.type.rank
     a, b = normal_axis(dim1, rank), normal_axis(dim2, rank)
     rows, cols, length = x.type.shape[a], x.type.shape[b], source.type.shape[-1]

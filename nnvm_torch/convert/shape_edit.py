@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from nnvm.dim import Dim
 from nnvm.graph import NodeEntry
 from nnvm_torch.convert.shape import begin_of
-from nnvm_torch.convert.table import Context, Scalar, Unsupported, Value, converts, normal_axis
+from nnvm_torch.convert.table import Context, NeedsMemory, Scalar, Unsupported, Value, converts, normal_axis
 
 __all__: list[str] = []
 
@@ -45,17 +47,31 @@ def _write(c: Context, x: NodeEntry, piece: NodeEntry, axis: int, begin: Dim, le
     return c.op("slice_scatter", x, c.cast(piece, c.dtype), axis=axis, start=begin, end=end, step=step)
 
 
+def check_apart(t: torch.Tensor) -> None:
+    """NeedsMemory where elements of `t` share memory: eager writes to a copy that lies in the same way, and what is
+    written shows in other elements."""
+    reach = 1  # of the axes with smaller strides
+    for stride, n in sorted((s, n) for s, n in zip(t.stride(), t.shape) if n != 1 and isinstance(s, int)):
+        if stride < reach:
+            raise NeedsMemory("a write to a copy of a tensor whose elements share memory")
+        if not isinstance(n, int):
+            return  # the strides of further axes are multiples of a size known at the call
+        reach = stride * (n - 1) + reach
+
+
 @converts("slice_scatter.default")
 def _slice_scatter(c: Context, x: NodeEntry, piece: NodeEntry, dim: int = 0, start: Dim | None = None,
                    end: Dim | None = None, step: int = 1) -> Value:  # fmt: skip
     if not isinstance(step, int):
         raise Unsupported("a symbolic step")
+    check_apart(c.args[0])
     axis = normal_axis(dim, x.type.rank)
     return _write(c, x, piece, axis, begin_of(start, x.type.shape[axis]), piece.type.shape[axis], step)
 
 
 @converts("select_scatter.default")
 def _select_scatter(c: Context, x: NodeEntry, piece: NodeEntry, dim: int, index: Dim) -> Value:
+    check_apart(c.args[0])
     axis = normal_axis(dim, x.type.rank)
     begin = index + x.type.shape[axis] if isinstance(index, int) and index < 0 else index
     shape = (*x.type.shape[:axis], 1, *x.type.shape[axis + 1 :])

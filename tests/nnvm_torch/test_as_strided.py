@@ -1,5 +1,7 @@
 """`as_strided` and writes through it: compiled where what is looked at are the argument's own elements."""
 
+import warnings
+
 import pytest
 import torch
 
@@ -103,3 +105,24 @@ def test_other_memory_is_left_to_pytorch():
 
     nnvm_torch.reset()
     torch.testing.assert_close(torch.compile(fn, backend="nnvm")(x), fn(x))
+
+
+@pytest.mark.parametrize(
+    "lies", [((4, 3), (1, 1)), ((4, 3), (0, 1)), ((3, 4), (2, 1)), ((1, 5), (0, 1)), ((4, 3), (3, 1))]
+)
+def test_writes_to_copies_of_what_shares_memory(lies):
+    """Eager's copy shares memory as its original does, so that what is written shows in other elements too."""
+
+    def fn(x):
+        return (torch.slice_scatter(x, x[:, ::2] * 2, 1, 0, None, 2), torch.select_scatter(x, x[0] - 1, 0, -1),
+                torch.diagonal_scatter(x, x.diagonal() - 3), x + 1)  # fmt: skip
+
+    x = torch.randn(20).as_strided(*lies)
+    nnvm_torch.reset()
+    torch._dynamo.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        got = torch.compile(fn, backend="nnvm")(x)
+    torch.testing.assert_close(got, fn(x), rtol=0, atol=0)
+    apart = lies[0][0] == 1 or lies[1] == (3, 1)
+    assert (nnvm_torch.report().native_fraction == 1.0) == apart

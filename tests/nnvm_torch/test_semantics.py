@@ -191,6 +191,13 @@ def test_sums_and_products_wrap_in_the_type_that_is_named(dtype):
     assert nnvm_torch.report().native_fraction == 1.0
 
 
+def test_numbers_under_vmap():
+    """torch.vmap makes tensors of them by a conversion of a number."""
+    x = torch.randn(5)
+    close(lambda x: torch.vmap(lambda t: t * 2 + t.sum() + 1)(x), x)
+    assert nnvm_torch.report().native_fraction == 1.0
+
+
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 def test_empty_bags_of_embeddings_are_zero(mode):
     table = torch.randn(7, 4) - 5
