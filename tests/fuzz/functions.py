@@ -87,7 +87,8 @@ def statistic(b: Builder) -> str:
     return rng.choice((
         f"torch.quantile({x}, 0.3, {d})", f"torch.quantile({x}, torch.tensor([0.1, 0.5], dtype={x}.dtype), {d})",
         f"torch.nanquantile({x}, 0.5, {d}, keepdim=True)", f"torch.std_mean(torch.nan_to_num({x}), {d})",
-        f"torch.median({x}, {d})", f"torch.nanmedian({x}, {d})[0]", f"torch.nanmedian({x})", f"torch.median({x})",
+        f"torch.median({x}.contiguous(), {d})", f"torch.nanmedian({x}.contiguous(), {d})[0]", f"torch.nanmedian({x})",
+        f"torch.median({x})",
         f"torch.kthvalue({x}, {k}, {d})", f"torch.mode({x}.round(), {d})[0]", f"torch.cummax({x}, {d})",
         f"torch.cummin({x}, {d})", f"torch.topk({x}, {k}, {d})", f"torch.sort({x}, {d}, descending=True)",
         f"torch.cumprod({x}, {d}, dtype=torch.float64)", f"torch.cumsum({x}, {d}, dtype=torch.float32)",
@@ -117,7 +118,7 @@ def whole_numbers(b: Builder) -> str:
         f"torch.abs({x})", f"torch.sign({x})", f"torch.clamp({x}, -2, 3)", f"torch.clamp({x}, min={y})", f"{x} * 0.5",
         f"torch.maximum({x}, {x} * 2)", f"{x}.sum({d})", f"{x}.sum({d}, dtype=torch.int32)", f"{x}.prod({d})",
         f"{x}.cumsum({d})", f"{x}.cumprod({d})", f"torch.sort({x}, dim={d}, stable=True)", f"{x}.argmax({d})",
-        f"torch.topk({x}, 1, {d})[0]", f"{x}.amax({d})", f"torch.median({x}, {d})[0]", f"{x}.any({d})",
+        f"torch.topk({x}, 1, {d})[0]", f"{x}.amax({d})", f"torch.median({x}.contiguous(), {d})[0]", f"{x}.any({d})",
         f"{x}.all({d})", f"torch.mode({x}, {d})[0]", f"{x}.float().mean({d})",
         f"torch.bincount({x}.flatten().abs() % 7)",
         f"torch.bincount({x}.flatten() % 5, {x}.flatten().double(), minlength=4)", f"{x} != {x}.flip(0)", f"{x} % 3",
