@@ -92,3 +92,18 @@ def test_rows_are_not_packed(m, n, k):
     """Where steps stay in the cache, where few columns or steps share the copy, where only the call knows the rows."""
     inputs, o = gradient(m, n, k)
     assert "x_packed" not in scratch(lowered(inputs, [o]))
+
+
+@pytest.mark.parametrize("where", [*map(target, TARGETS), SMALL], ids=[*TARGETS, "small"])
+@pytest.mark.parametrize("m,n,k,together", [(31, 1024, 40, 4), (48, 1100, 600, 1), (24, 1056, 33, 3)])
+def test_columns_a_page_apart_are_packed_several_tiles_at_a_time(where, m, n, k, together):
+    x, w, r = placeholder((m, k), F32, "x"), placeholder((k, n), F32, "w"), reduce_axis(k, "r")
+    y = compute((m, n), lambda i, j: te.sum(x[i, r.var] * w[r.var, j], [r]), "y")
+    func = contraction([x, w], [y], where, "f", {})
+    assert func is not None
+    (copy,) = (s.buffer for s in stmts(func.body) if isinstance(s, Allocate) and s.buffer.name == "w_packed")
+    if where.lanes() == 16:
+        assert copy.shape == (together, k, 32)
+    a, b = whole(m, k), whole(k, n)
+    (out,) = execute([x, w], [y], [a, b], where)
+    np.testing.assert_array_equal(out, a @ b)

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from nnvm.dim import Dim, estimate, numel
 from nnvm.schedules.cpu.contraction_match import Contraction, match
-from nnvm.schedules.cpu.contraction_pack import far_rows, pack_axis, pack_columns, pack_rows
+from nnvm.schedules.cpu.contraction_pack import PAGE, far_rows, pack_axis, pack_columns, pack_rows
 from nnvm.schedules.cpu.contraction_prefetch import Panel, prefetch_panels
 from nnvm.schedules.kernel import Strides
 from nnvm.target import Target
@@ -152,6 +152,7 @@ class _Plan:
         self.steps: int | None = None
         self.packed: Stage | None = None
         self.packed_rows: Stage | None = None
+        self.far_columns = False
         self._place_elementwise()
         self._pack(strides)
         c = self.c
@@ -181,6 +182,8 @@ class _Plan:
         axis = pack_axis(self.c, strides)
         if axis is not None and self.c.w.tensor not in {p.tensor for p in self.prologue}:
             block = self.lanes * 2
+            step = self.c.w.step(self.c.master.reduce_axes[-1].var)
+            self.far_columns = isinstance(step, int) and step * self.c.w.tensor.dtype.bytes >= PAGE
             self.c, self.packed = pack_columns(self.c, self.schedule, self.m, axis, block, strides)
 
     def _pack_rows(self, tile: _Tile) -> None:
@@ -190,6 +193,18 @@ class _Plan:
         row = self.tensor_axis[tile.row]
         if far_rows(self.c, row, self.target):
             self.c, self.packed_rows = pack_rows(self.c, self.schedule, self.m, row, tile.rows, self.strides)
+
+    def _packed_together(self, tile: _Tile, vector: IterVar, blocks: _Blocks) -> int:
+        """Column tiles that are packed at a time: several where each row of `w` is on a page of its own, of which one
+        tile would read a cache line."""
+        (k, *more), columns = self.c.master.reduce_axes, vector.extent
+        if not self.far_columns or blocks.across or more or tile.extra is not None or not isinstance(k.extent, int):
+            return 1
+        width = tile.inside * self.lanes
+        if not isinstance(columns, int) or columns < 2 * CHUNK_TILES * width or columns % width:
+            return 1
+        most = min(CHUNK_TILES, self.target.l2_bytes // (2 * k.extent * width * self.c.w.tensor.dtype.bytes))
+        return max((n for n in range(1, most + 1) if columns // width % n == 0), default=1)
 
     def _axes(self, role: str) -> list[IterVar]:
         return [a for a, r in self.role.items() if r == role]
@@ -228,19 +243,24 @@ class _Plan:
             outer += [*columns, first]
             columns = []
         tiles = [*columns, *inner]
+        pack_at = tiles[-1]
+        if (together := self._packed_together(tile, vector, blocks)) > 1:
+            pack_at, inner[0] = st.split(inner[0], together)
+            tiles = [*columns, pack_at, *inner]
         # A chunk of columns is finished row by row: it is written where pages and cache lines lie side by side.
         by_rows = blocks.across and tile.extra is None
         st.reorder(*outer, *([*mid, *rows, *tiles] if by_rows else [*tiles, *mid, *rows]), *written)
         for a in written:
             st.vectorize(a) if a is vl else st.unroll(a)
         before = self.prologue or self.packed_rows
-        shared = outer if before or blocks.across else [*outer, *tiles]
+        shared = outer if before or blocks.across else [*outer, *tiles[: tiles.index(pack_at) + 1]]
         shared = shared if before or blocks.part or self.packed else [*shared, *mid, *rows]
         around = self._parallel(outer if before else [], shared)
         self._attach_prologue(around)
         self._attach_rows(around)
         if self.packed is not None:
-            self._attach(self.packed, tiles[-1] if tiles[-1] in st.leaf_axes and not blocks.across else around)
+            at = pack_at if pack_at in st.leaf_axes and not blocks.across else around
+            self._attach(self.packed, at, together > 1)
         if blocks.part is None:
             self._in_registers(self._before(written[0]), tile)
         else:
@@ -438,10 +458,14 @@ class _Plan:
         stage.reorder(*outer, k, block, lane)
         stage.vectorize(lane)
 
-    def _attach(self, stage: Stage, at: IterVar | None) -> None:
+    def _attach(self, stage: Stage, at: IterVar | None, steps_first: bool = False) -> None:
+        """`steps_first`: of a packed operand, a step of the reduction after the other, for all blocks of it."""
         if at is not None:
             stage.compute_at(self.st, at)
-        _, inner = stage.split(stage.axes[-1], self.lanes)
+        outer, inner = stage.split(stage.axes[-1], self.lanes)
+        if steps_first:
+            *lead, block, k, _ = stage.axes
+            stage.reorder(*lead, k, block, outer, inner)
         stage.vectorize(inner)
 
     # -- the accumulators ---------------------------------------------------------------------------------------------

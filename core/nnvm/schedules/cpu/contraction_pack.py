@@ -24,7 +24,7 @@ from nnvm.te.schedule import Schedule, Stage
 from nnvm.te.tensor import IterVar, Read, Tensor, compute
 from nnvm.tir.visitor import post_order, substitute
 
-__all__ = ["far_rows", "pack_axis", "pack_columns", "pack_rows"]
+__all__ = ["PAGE", "far_rows", "pack_axis", "pack_columns", "pack_rows"]
 
 #: Rows from which on packing pays.
 ROWS = 24
