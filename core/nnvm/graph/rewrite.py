@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any as AnyValue
 
+import numpy as np
+
 from nnvm.dtype import BF16, bf16_to_f32
 from nnvm.graph.node import NodeEntry
 from nnvm.graph.op import get
@@ -37,11 +39,12 @@ class Any(Pattern):
 
 @dataclass(frozen=True)
 class Scalar(Pattern):
-    """A constant of one element; near `value` (relative error up to `rtol`), where one is given."""
+    """A constant of one element; near `value` (relative error up to `rtol`, by default some units in the last place of
+    its type), where one is given."""
 
     name: str = ""
     value: float | None = None
-    rtol: float = 1e-3
+    rtol: float | None = None
 
 
 @dataclass(frozen=True, init=False)
@@ -101,6 +104,14 @@ def scalar_value(entry: NodeEntry) -> float | None:
     return float(bf16_to_f32(value) if entry.type.dtype == BF16 else value)
 
 
+def _rtol(pattern: Scalar, entry: NodeEntry) -> float:
+    """Of half types less than their precision, as their constants are often computed in a wider one."""
+    t = entry.type.dtype
+    if pattern.rtol is not None or not t.is_float:
+        return pattern.rtol or 0.0
+    return 1e-3 if t.is_half else 8 * float(np.finfo(t.numpy).eps)
+
+
 def _match(pattern: Pattern, entry: NodeEntry, found: Found) -> Iterator[Found]:
     if pattern.name and pattern.name in found:
         if found[pattern.name] == entry:
@@ -111,7 +122,7 @@ def _match(pattern: Pattern, entry: NodeEntry, found: Found) -> Iterator[Found]:
         yield bound
     elif isinstance(pattern, Scalar):
         value, wanted = scalar_value(entry), pattern.value
-        if value is not None and (wanted is None or abs(value - wanted) <= pattern.rtol * abs(wanted)):
+        if value is not None and (wanted is None or abs(value - wanted) <= _rtol(pattern, entry) * abs(wanted)):
             yield bound
     elif isinstance(pattern, Either):
         for choice in pattern.choices:
