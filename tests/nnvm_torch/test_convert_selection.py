@@ -25,7 +25,7 @@ def check(fn, *inputs):
 
 ORDER = {
     "running": lambda x: (*x.cummax(1), *x.cummin(-1), x.logcumsumexp(0)),
-    "kth": lambda x: (*x.kthvalue(2, 1), *x.kthvalue(1, 0, keepdim=True)),
+    "kth": lambda x: (x.kthvalue(2, 1)[0], x.kthvalue(1, 0, keepdim=True)[0]),
     "median": lambda x: (x.median(), *x.median(1), *x.median(2, keepdim=True), x[..., :4].median(2)[0]),
     "nanmedian": lambda x: (x.nanmedian(), x.nanmedian(1)[0], *x[:, :, 1:2].nanmedian(1, keepdim=True)),
     "distances": lambda x: (torch.cdist(x, x[:, :2]), torch.cdist(x, x, 1.0), torch.cdist(x, x, 3.0), F.pdist(x[0])),
@@ -41,7 +41,7 @@ def test_order_and_writes(name):
     check(ORDER[name], X)
 
 
-@pytest.mark.parametrize("name", ["running", "median", "nanmedian"])
+@pytest.mark.parametrize("name", ["running", "kth", "median", "nanmedian"])
 def test_nan(name):
     check(ORDER[name], GAPS)
 
@@ -60,6 +60,18 @@ def test_places_among_many_equal_elements_are_eagers():
         assert torch.equal(got, want)
     check(lambda x: x.sort(stable=True), half)
     check(lambda x: (x.topk(7)[0], x.median(1)[0], x.kthvalue(9, 0)[0]), x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int32])
+def test_places_of_the_kth_among_equal_elements_and_nan_are_eagers(dtype):
+    x = torch.randint(0, 4, (9, 30)).to(dtype)
+    if dtype.is_floating_point:
+        x[x == 2] = float("nan")
+    torch._dynamo.reset()
+    fn = torch.compile(lambda x: (*x.kthvalue(20), *x.kthvalue(3, 0, keepdim=True), *x.kthvalue(1)), backend="nnvm")
+    got = fn(x)
+    for a, b in zip(got, (*x.kthvalue(20), *x.kthvalue(3, 0, keepdim=True), *x.kthvalue(1))):
+        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
 
 
 def test_searches():
