@@ -95,6 +95,9 @@ _IN_ORDER = ("rrelu_with_noise_functional.default", "poisson.default", "_standar
 _IN_FORMAT = ("reflection_pad2d.default", "reflection_pad3d.default", "replication_pad2d.default",
               "replication_pad3d.default", "channel_shuffle.default")  # fmt: skip
 
+#: Batch norms over a batch; those with given statistics are taken apart.
+_BATCH_NORMS = ("_native_batch_norm_legit_functional.default", "_native_batch_norm_legit.no_stats")
+
 #: A recurrent layer of more steps is left to ATen's own kernel.
 MAX_STEPS = 128
 #: oneDNN's number for an LSTM.
@@ -139,6 +142,8 @@ def _with_ours(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., 
         table[target] = partial(_in_format, target)
     for target in _overloads(("roll.default",)):
         table[target] = _roll
+    for target in _overloads(_BATCH_NORMS):
+        table[target] = partial(_batch_norm, target)
     for target in _overloads(("native_group_norm.default",)):
         table[target] = _native_group_norm
     for target in _overloads(("ldexp.Tensor",)):
@@ -163,6 +168,14 @@ def _grid_sampler_2d(decomposed: Callable[..., torch.Tensor], x: torch.Tensor, g
         grid = torch.where(grid.isnan() if padding == 1 else ~grid.isfinite(), -1.0, grid)
     out = decomposed(x, grid, mode, padding, align_corners)
     return out + (grid * 0).sum(-1).unsqueeze(1) if mode == padding == 0 else out
+
+
+def _batch_norm(target: Any, x: torch.Tensor, *args: Any) -> Any:
+    """The call on a tensor in the format that eager gives the result, where the trace says it lies as `x` does."""
+    format_ = torch._prims_common.suggest_memory_format(x)
+    if x.is_contiguous(memory_format=format_):
+        return NotImplemented
+    return target(x.contiguous(memory_format=format_), *args)
 
 
 def _native_group_norm(x: torch.Tensor, *args: Any) -> Any:

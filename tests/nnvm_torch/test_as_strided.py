@@ -126,3 +126,21 @@ def test_writes_to_copies_of_what_shares_memory(lies):
     torch.testing.assert_close(got, fn(x), rtol=0, atol=0)
     apart = lies[0][0] == 1 or lies[1] == (3, 1)
     assert (nnvm_torch.report().native_fraction == 1.0) == apart
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 0, 1, 2), (0, 2, 3, 1), (1, 0, 3, 2)])
+@pytest.mark.parametrize("stats", [True, False])
+def test_batch_norms_over_a_batch_lie_as_in_eager(order, stats):
+    """The trace has the strides of the argument; a look at the memory of what follows tells."""
+
+    def fn(x, mean, var):
+        y = torch.nn.functional.batch_norm(x, mean, var, training=True)
+        return torch.as_strided_scatter(y, y.flatten()[:2] * 2, (2,), (1,)), y, y.exp()
+
+    x = laid_out((3, 4, 5, 6), order)
+    got, want = (
+        f(x, *((torch.zeros(4), torch.ones(4)) if stats else (None, None)))
+        for f in (torch.compile(fn, backend="nnvm"), fn)
+    )
+    torch.testing.assert_close(got, want)
+    assert [t.stride() for t in got] == [t.stride() for t in want]
