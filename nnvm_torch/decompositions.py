@@ -11,11 +11,14 @@ import torch
 from torch._C import DispatchKey
 
 from nnvm_torch.convert import TABLE
+from nnvm_torch.convert.table import holds
+from nnvm_torch.tensors import dtype_of
 
 __all__ = ["decompositions", "exported_decompositions", "whole"]
 
-#: Further operators to leave whole: ATen is to run them, as their decomposition differs from eager or runs worse.
-_WHOLE = ("bernoulli.p", "bernoulli.default")
+#: Further operators to leave whole: ATen is to run them, as their decomposition differs from eager or runs worse, or
+#: takes numbers that ATen refuses (probabilities of a cross entropy beyond 0 and 1).
+_WHOLE = ("bernoulli.p", "bernoulli.default", "binary_cross_entropy.default")
 
 #: Operators whose decomposition is nothing but other operators that we convert, at no cost.
 _TAKE_APART = ("std_mean.correction", "linear.default", "reshape.default",
@@ -32,7 +35,9 @@ def _dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
 
 def _multi_margin_loss(x: torch.Tensor, target: torch.Tensor, p: Any = 1, margin: Any = 1,
                        weight: torch.Tensor | None = None, reduction: int = 1) -> torch.Tensor:  # fmt: skip
-    """PyTorch's, whose result for one row has a dimension too many."""
+    """PyTorch's, whose result for one row has a dimension too many, and which takes weights of another type."""
+    if weight is not None and weight.dtype != x.dtype:
+        raise RuntimeError(f"expected weights of type {x.dtype} but found {weight.dtype}")
     loss = torch._decomp.decompositions.multi_margin_loss(x, target, p, margin, weight, reduction)
     return loss.reshape(()) if x.dim() < 2 and target.dim() == 0 else loss
 
@@ -41,6 +46,8 @@ def _multilabel_margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: in
     """Mean over classes j that are no label, summed over labels t, of max(0, 1 - x[t] + x[j]), and which are labels.
 
     Labels are those before the first -1; PyTorch's decomposition counts what comes after it too."""
+    if target.dtype != torch.int64:
+        raise RuntimeError(f"expected a target of type {torch.int64} but found {target.dtype}")
     fits = x.dim() <= 2 and x.shape == target.shape and (x.dim() == 0 or x.shape[-1] != 0)
     if not fits:
         raise RuntimeError(f"inconsistent target size: {target.shape} for input of size: {x.shape}")
@@ -95,6 +102,15 @@ _IN_ORDER = ("rrelu_with_noise_functional.default", "poisson.default", "_standar
 _IN_FORMAT = ("reflection_pad2d.default", "reflection_pad3d.default", "replication_pad2d.default",
               "replication_pad3d.default", "channel_shuffle.default")  # fmt: skip
 
+#: Losses whose decomposition takes tensors of several types, of which ATen refuses some and computes with others in
+#: ways of its own. Of those of classes, the place of the target, which has a type of its own.
+_OF_ONE_TYPE = {
+    "binary_cross_entropy_backward.default": None, "huber_loss_backward.default": None,
+    "smooth_l1_loss.default": None, "smooth_l1_loss_backward.default": None,
+    "nll_loss_forward.default": 1, "nll_loss2d_forward.default": 1,
+    "nll_loss_backward.default": 2, "nll_loss2d_backward.default": 2,
+}  # fmt: skip
+
 #: Batch norms over a batch; those with given statistics are taken apart.
 _BATCH_NORMS = ("_native_batch_norm_legit_functional.default", "_native_batch_norm_legit.no_stats")
 
@@ -146,9 +162,65 @@ def _with_ours(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., 
         table[target] = partial(_batch_norm, target)
     for target in _overloads(("native_group_norm.default",)):
         table[target] = _native_group_norm
+    for target in _overloads(("_embedding_bag.default",)):
+        table[target] = _embedding_bag
+    for name, labels in _OF_ONE_TYPE.items():
+        for target in _overloads((name,)):
+            if target in table:
+                table[target] = partial(_of_one_type, table[target], labels)
+    for place, name in enumerate(("soft_margin_loss.default", "soft_margin_loss_backward.default")):
+        for target in _overloads((name,)):
+            if target in table:
+                table[target] = partial(_soft_margin, table[target], place)
+    for target in _overloads(("threshold.default",)):
+        if target in table:
+            table[target] = partial(_threshold, table[target])
     for target in _overloads(("ldexp.Tensor",)):
         table[target] = _ldexp
     return table
+
+
+def _of_one_type(decomposed: Callable[..., Any], labels: int | None, *args: Any, **kwargs: Any) -> Any:
+    """PyTorch's decomposition for tensors of one type, beside the labels of classes at `labels` among `args`, and for
+    parameters that are not negative."""
+    types = {a.dtype for i, a in enumerate(args) if isinstance(a, torch.Tensor) and i != labels}
+    if labels is None:
+        fits = not any(isinstance(a, float) and a < 0 for a in args)
+    else:
+        fits = args[labels].dtype in (torch.int64, torch.uint8)
+    return decomposed(*args, **kwargs) if fits and len(types) == 1 else NotImplemented
+
+
+def _threshold(decomposed: Callable[..., Any], x: torch.Tensor, threshold: Any, value: Any) -> Any:
+    """PyTorch's decomposition where the type of `x` holds both numbers; ATen refuses others."""
+    dtype = dtype_of(x.dtype)
+    if dtype is not None and not (holds(dtype, threshold) and holds(dtype, value)):
+        return NotImplemented
+    return decomposed(x, threshold, value)
+
+
+def _soft_margin(decomposed: Callable[..., Any], x_at: int, *args: Any) -> Any:
+    """PyTorch's decomposition of the soft margin loss or its gradient, in the type of what is judged (at `x_at`), which
+    is that of the result in ATen, whose kernel takes no bool; a target of another float type is left to eager."""
+    x, target = args[x_at], args[x_at + 1]
+    if target.dtype == torch.bool:
+        return NotImplemented
+    if target.is_floating_point() and target.dtype != x.dtype:
+        raise RuntimeError(f"soft_margin_loss of {x.dtype} with a target of {target.dtype} is eager's")
+    return decomposed(*args[: x_at + 1], target.to(x.dtype), *args[x_at + 2 :])
+
+
+def _embedding_bag(weight: torch.Tensor, index: torch.Tensor, offsets: torch.Tensor, by_frequency: bool = False,
+                   mode: int = 0, sparse: bool = False, per_sample: torch.Tensor | None = None,
+                   include_last_offset: bool = False, padding_idx: int = -1) -> Any:  # fmt: skip
+    """Sums of bags and what their gradient needs: nothing, as it finds out itself where the bags are."""
+    if mode != 0 or weight.device.type != "cpu":
+        return NotImplemented
+    out, *_ = torch.ops.aten._embedding_bag_forward_only(
+        weight, index, offsets, by_frequency, mode, sparse, per_sample, include_last_offset, padding_idx
+    )
+    sizes = offsets.new_zeros(offsets.shape[0] - include_last_offset)
+    return out, offsets.new_zeros(0), sizes, sizes.clone()
 
 
 def _in_order(target: Any, *args: Any, **kwargs: Any) -> Any:

@@ -20,7 +20,7 @@ from nnvm.graph import NodeEntry, TensorType, apply, constant
 from nnvm_torch.tensors import dtype_of, numpy_of, torch_dtype
 
 __all__ = ["TABLE", "Context", "Converter", "NeedsMemory", "Scalar", "Unsupported", "Value", "converter_of", "converts",
-           "normal_axes", "normal_axis"]  # fmt: skip
+           "holds", "normal_axes", "normal_axis"]  # fmt: skip
 
 Value = Union[NodeEntry, "tuple[NodeEntry | None, ...]"]
 Scalar = int | float | bool | SymDim
@@ -155,7 +155,7 @@ class Context:
         """A number that is written into a tensor of `dtype`, or a tensor cast to it. Unsupported where the type cannot
         hold the number: ATen says so (c10/util/TypeCast.h, `overflows`; a negative number that is whole wraps in an
         unsigned type)."""
-        if isinstance(value, (int, float)) and not _holds(dtype, value):
+        if isinstance(value, (int, float)) and not holds(dtype, value):
             raise Unsupported(f"{value} in a tensor of {dtype}")
         return self.value(value, dtype)
 
@@ -202,7 +202,8 @@ class Context:
         return d
 
 
-def _holds(dtype: DType, value: int | float) -> bool:
+def holds(dtype: DType, value: int | float) -> bool:
+    """Does ATen take the number for a tensor of `dtype`?"""
     if dtype.is_bool or value is True or value is False:
         return True
     if dtype.is_float:
