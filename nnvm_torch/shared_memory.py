@@ -89,7 +89,7 @@ def _meet(
     first = _lies(_SOMEWHERE, shape, strides, size)
     second = _lies(_SOMEWHERE + distance, other, other_strides, other_size)
     try:
-        return np.shares_memory(first, second, max_work=MAX_WORK)
+        return np.shares_memory(first, second, max_work=cast(Any, MAX_WORK))
     except np.exceptions.TooHardError:
         return True
 
@@ -127,7 +127,8 @@ def _copied(t: torch.Tensor) -> torch.Tensor:
     if t.is_leaf:
         return copy.requires_grad_(t.requires_grad)
     with torch.enable_grad():
-        return cast("torch.Tensor", _Derived.apply(torch.empty((), requires_grad=True), lambda: copy))
+        derived = cast(Any, _Derived).apply(torch.empty((), requires_grad=True), lambda: copy)
+        return cast("torch.Tensor", derived)
 
 
 class _Derived(torch.autograd.Function):

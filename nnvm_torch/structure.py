@@ -131,25 +131,25 @@ def state_of(module: torch.nn.Module, places: Sequence[Place]) -> Callable[[], l
     """A function that gives what is at `places` now; None where something is missing there, or where a submodule of
     `module` or of its submodules is no longer the one that it is now, or there are more of them."""
     owners = [m._modules for m in module.modules()]
-    links = [(where, name) for where in owners for name in where]
-    children = [where[name] for where, name in links]
-    triples = [id(x) for (where, name), child in zip(links, children) for x in (where, name, child)]
-    pairs = [id(x) for place in places for x in place]
-    sizes = [n for where in owners for n in (id(where), len(where))]
-    arrays = [(ctypes.c_int64 * max(1, len(words)))(*words) for words in (triples, pairs, sizes)]
-    at = list(map(ctypes.addressof, arrays))
-    words = (len(links), at[0], len(places), at[1], id(None), len(owners), at[2])
-    return _code().bound(context_of(words), (owners, links, children, list(places), arrays))
+    return _look([(where, name, where[name]) for where in owners for name in where], places, owners)
 
 
 def training_of(module: torch.nn.Module) -> tuple[tuple[bool, ...], Callable[[], list[torch.Tensor] | None]]:
     """Whether `module` and each of its submodules is in training, and a function that gives None when one of those
     that there are now no longer is as it was."""
     modules = list(module.modules())
-    flags = tuple([m.training for m in modules])
-    names = ("training",)
-    own = [(m.__dict__, m.__dict__["training"]) for m in modules if "training" in m.__dict__]
-    triples = [id(x) for where, flag in own for x in (where, names[0], flag)]
-    array = (ctypes.c_int64 * max(1, len(triples)))(*triples)
-    words = (len(own), ctypes.addressof(array), 0, 0, id(None), 0, 0)
-    return flags, _code().bound(context_of(words), (own, names, array))
+    own = [m.__dict__ for m in modules if "training" in m.__dict__]
+    return tuple([m.training for m in modules]), _look([(where, "training", where["training"]) for where in own])
+
+
+def _look(links: Sequence[tuple[dict[str, Any], str, Any]], places: Sequence[Place] = (),
+          whole: Sequence[dict[str, Any]] = ()) -> Callable[[], list[torch.Tensor] | None]:  # fmt: skip
+    """A function that gives what is at `places` now; None where something is missing there, where a dictionary no
+    longer holds under a name what `links` say, or where one of `whole` has another size."""
+    triples = [id(x) for link in links for x in link]
+    pairs = [id(x) for place in places for x in place]
+    sizes = [n for where in whole for n in (id(where), len(where))]
+    arrays = [(ctypes.c_int64 * max(1, len(words)))(*words) for words in (triples, pairs, sizes)]
+    at = list(map(ctypes.addressof, arrays))
+    words = (len(links), at[0], len(places), at[1], id(None), len(whole), at[2])
+    return _code().bound(context_of(words), (list(links), list(places), list(whole), arrays))
