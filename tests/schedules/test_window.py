@@ -12,7 +12,7 @@ from nnvm.compiler.lower_group import lower_group
 from nnvm.dim import evaluate, known_ranges, likely_sizes, symbol
 from nnvm.runtime.llvm_jit import compile_funcs
 from nnvm.target import Target
-from nnvm.te.expr import Select
+from nnvm.te.expr import Binary, Const, Select
 from nnvm.tir.stmt import For
 from nnvm.tir.visitor import post_order, stmts
 from tests.schedules import groups
@@ -128,3 +128,14 @@ def test_depthwise_of_unknown_sizes(stride: int, kernel: int) -> None:
         out = np.empty(right.shape, np.float32)
         compiled(a.reshape(-1), weights.reshape(-1), out.reshape(-1), symbols=env)
         np.testing.assert_allclose(out, right, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("blocks", [4, 12])
+def test_no_index_is_divided_by_a_size_where_channels_are_enough_for_threads(blocks: int) -> None:
+    sizes = symbol("h"), symbol("w")
+    x, w = data((1, blocks, *sizes, 8)), data((blocks, 1, 3, 3, 1, 8))
+    y = op("conv2d", x, w, groups=8 * blocks, data_layout="NCHW8c", kernel_layout="OIHW1i8o", padding=((1, 1), (1, 1)))
+    with known_ranges([("h", 2, None), ("w", 2, None)]), likely_sizes([("h", 56), ("w", 56)]):
+        body = lower_group(graph_of([y], [x, w]), HASWELL, "kernel").body
+    divisors = [e.b for e in post_order(body) if isinstance(e, Binary) and e.op in ("floordiv", "floormod")]
+    assert divisors and all(isinstance(d, Const) for d in divisors) == (blocks == 12)

@@ -18,6 +18,8 @@ __all__ = ["Step", "loop", "parallel_loops", "vector_lanes", "vector_loops"]
 
 #: Work (in simple operations on elements) below which a kernel stays on one thread.
 PARALLEL_WORK = 1 << 15
+#: Iterations that are enough for threads to share, though not evenly.
+ENOUGH = 8
 
 
 def vector_lanes(target: Target, dtypes: Iterable[DType]) -> int:
@@ -104,8 +106,10 @@ def parallel_loops(axes: Sequence[Axis], work: Dim, space: Space) -> tuple[list[
     if not axes or (isinstance(work, int) and work < PARALLEL_WORK):
         return list(axes), {}, "serial"
     take, total, known = 1, axes[0].extent, _known(axes[0])
-    # of a size that only the call knows nothing is expected, and no index is divided by it
-    while take < len(axes) and known < 32 and (isinstance(total, int) or isinstance(axes[take].extent, int)):
+    # of a size that only the call knows nothing is expected, and where others are enough no index is divided by it
+    while take < len(axes) and known < 32:
+        if not isinstance(axes[take].extent, int) and (known >= ENOUGH or not isinstance(total, int)):
+            break
         total, known = total * axes[take].extent, known * _known(axes[take])
         take += 1
     if take == 1:
