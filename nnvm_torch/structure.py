@@ -129,9 +129,16 @@ def _code() -> NativeFunction:
 
 def state_of(module: torch.nn.Module, places: Sequence[Place]) -> Callable[[], list[torch.Tensor] | None]:
     """A function that gives what is at `places` now; None where something is missing there, or where a submodule of
-    `module` or of its submodules is no longer the one that it is now, or there are more of them."""
-    owners = [m._modules for m in module.modules()]
-    return _look([(where, name, where[name]) for where in owners for name in where], places, owners)
+    `module` or of its submodules is no longer the one that it is now, or where there are more or fewer of them, of
+    parameters, of buffers or of hooks."""
+    modules = list(module.modules())
+    links: list[tuple[dict[str, Any], str, Any]] = [
+        (m._modules, name, child) for m in modules for name, child in m._modules.items()
+    ]
+    held = [where for m in modules for where in (m._parameters, m._buffers)]
+    links += [(where, name, None) for where in held for name, t in where.items() if t is None]
+    hooks = [where for m in modules for where in (m._forward_hooks, m._forward_pre_hooks)]
+    return _look(links, places, [*(m._modules for m in modules), *held, *hooks])
 
 
 def training_of(module: torch.nn.Module) -> tuple[tuple[bool, ...], Callable[[], list[torch.Tensor] | None]]:
@@ -143,7 +150,7 @@ def training_of(module: torch.nn.Module) -> tuple[tuple[bool, ...], Callable[[],
 
 
 def _look(links: Sequence[tuple[dict[str, Any], str, Any]], places: Sequence[Place] = (),
-          whole: Sequence[dict[str, Any]] = ()) -> Callable[[], list[torch.Tensor] | None]:  # fmt: skip
+          whole: Sequence[dict[Any, Any]] = ()) -> Callable[[], list[torch.Tensor] | None]:  # fmt: skip
     """A function that gives what is at `places` now; None where something is missing there, where a dictionary no
     longer holds under a name what `links` say, or where one of `whole` has another size."""
     triples = [id(x) for link in links for x in link]
