@@ -39,6 +39,8 @@ __all__ = ["contraction", "match", "step_cycles", "tile_rows"]
 
 #: Iterations that a parallel loop should have, so that threads share them evenly.
 PARALLEL_ITERATIONS = 32
+#: Blocks there should be still when images of a batch share one.
+PARALLEL_BLOCKS = 8
 #: Multiply-adds below which one thread does it all.
 PARALLEL_WORK = 1 << 16
 #: Multiply-adds that are written out in the innermost loop.
@@ -124,6 +126,7 @@ class _Blocks:
 
     Attributes:
         rows: steps of the blocked row axis; None: all.
+        images: steps of the row axis outside of the last two that are in a block with all of these; None: one.
         part: steps of the first reduce loop in one part of the reduction; None: it is not cut.
         across: each part of the reduction runs over a chunk of columns (the rows of `x` are too long for the second
             cache), not over one column tile.
@@ -132,6 +135,7 @@ class _Blocks:
     rows: int | None
     part: int | None
     across: bool
+    images: int | None = None
 
 
 class _Plan:
@@ -230,6 +234,9 @@ class _Plan:
         others = [a for a in self._axes("row") if a is not tile.row]
         outer = [*(a for a in (*self._axes("batch"), *self._axes("free")) if a is not vector), *others[:-1]]
         rows, mid = [], others[-1:]
+        if blocks.images is not None:
+            images_o, images_i = st.split(outer.pop(), blocks.images)
+            outer, mid = [*outer, images_o], [images_i, *mid]
         if tile.row is not None:
             row_o, row_i = st.split(tile.row, tile.rows)
             rows, written = [row_o], [row_i, *written]
@@ -332,7 +339,8 @@ class _Plan:
         in the first."""
         reduced = [a.extent for a in self.c.master.reduce_axes]
         steps = numel(tuple(reduced))
-        per_row, count = self._row_bytes(), numel(tuple(a.extent for a in self._axes("row")))
+        per_row = self._row_bytes()
+        images, count = self._images(tile, per_row)
         one, known = self._step_rows(tile), isinstance(count, int)
         rows = count if isinstance(count, int) else MANY_ROWS
         if per_row * rows <= self.target.l2_bytes * 8 // 10 or (known and self._rather_whole(tile, rows, per_row)):
@@ -349,8 +357,32 @@ class _Plan:
                 assert isinstance(steps, int)
                 fit = max(1, self.target.l2_bytes // 2 * steps // max(1, per_row * PART_STEPS))
             if min(fit, rows) >= 4 * tile.rows or (isinstance(steps, int) and steps > EXACT_STEPS):
-                return _Blocks(self._even(fit, rows, one), part, long)
-        return _Blocks(self._even(fit, rows, one), None, False)
+                return _Blocks(self._even(fit, rows, one), part, long, images)
+        return _Blocks(self._even(fit, rows, one), None, False, images)
+
+    def _images(self, tile: _Tile, per_row: int) -> tuple[int | None, Dim]:
+        """How many steps of the row axis outside of the last two (images of a batch) a block has, and its rows before
+        they are cut. Each block reads all of `w`, which comes from memory: images that are small share it."""
+        rows = self._axes("row")
+        others = [a for a in rows if a is not tile.row]
+        whole = numel(tuple(a.extent for a in rows))
+        if len(others) < 2 or tile.row is None:
+            return None, whole
+        batch, columns = others[-2].extent, numel(tuple(a.extent for a in self._axes("column")))
+        inside = numel((others[-1].extent, tile.row.extent))
+        w = numel(self.c.w.tensor.shape)
+        if not all(isinstance(d, int) for d in (batch, inside, w, columns)) or batch == 1:
+            return None, inside if isinstance(batch, int) else whole
+        if w * self.c.w.tensor.dtype.bytes <= self.target.l2_bytes // 2 or self._axes("batch"):
+            return None, inside
+        chunks = columns // (tile.vectors * self.lanes * (CHUNK_TILES if self.prologue else 1))
+        images = 1
+        for n in range(2, batch + 1):
+            if batch % n or chunks * batch // n < PARALLEL_BLOCKS:
+                continue
+            if per_row * inside * n <= self.target.l2_bytes * 6 // 10 or self._rather_whole(tile, inside * n, per_row):
+                images = n
+        return (images, inside * images) if images > 1 else (None, inside)
 
     def _packed_blocks(self, tile: _Tile) -> _Blocks:
         """Blocks of packed rows, which half of the second cache holds; several, so that threads share them."""
