@@ -20,6 +20,8 @@ DIRECT_RATE, WINOGRAD_RATE = 0.85, 0.75
 TRANSFORM_CYCLES = {2: 70, 4: 140}
 #: Tiles that share one reading of the weight, and the bytes of it that come in a cycle from beyond the second cache.
 BLOCK_TILES, BYTES_PER_CYCLE = 48, 6
+#: Times the second cache that a weight has at least which small images of a batch share.
+SHARED_WEIGHT = 8
 #: Pixels on a side of an image of which nothing is known.
 IMAGE = 128
 #: What another algorithm has to gain, at least, for its rounding.
@@ -91,8 +93,10 @@ def _cycles(s: _Sizes, tile: int, lanes: int, l2_bytes: int) -> float:
     products = tiles * positions * s.inputs * s.outputs / (2 * lanes * WINOGRAD_RATE)
     transforms = tiles * (s.inputs + s.outputs) / lanes * TRANSFORM_CYCLES[tile]
     weight = positions * s.inputs * s.outputs * 4
-    reads = -(-tiles // BLOCK_TILES) * weight / BYTES_PER_CYCLE / (1 if 2 * weight > l2_bytes else 4)
-    return float(s.batch * (products + transforms + reads))
+    shared = s.batch if tiles <= BLOCK_TILES and weight > SHARED_WEIGHT * l2_bytes else 1
+    blocks = s.batch // shared * -(-tiles * shared // BLOCK_TILES)
+    reads = blocks * weight / BYTES_PER_CYCLE / (1 if 2 * weight > l2_bytes else 4)
+    return float(s.batch * (products + transforms) + reads)
 
 
 registry.get("conv2d").set_attr("algorithm", winograd_of)

@@ -1,7 +1,7 @@
 """Winograd convolution by blocks of tiles: transformed data and products of a block never leave the second cache.
 
-    parallel for the blocks of (image, rows x columns of tiles, part of the panels):
-      for the blocks of channels:
+    parallel for the blocks of (images, rows x columns of tiles, part of the panels):
+      for the images, the blocks of channels:
         the padded data of the tiles -> d;  Bᵀ d -> p, by columns;  p B -> v [a²][tiles][channels]
       for chunks of panels:
         for each of the a² positions: products [tiles][panel], in register tiles
@@ -91,7 +91,7 @@ class _Builder:
         self.tile_columns = cut.columns
         beyond = self.a - self.m
         #: Rows of tiles in this block, and the tiles in it: the last block of an image may have fewer.
-        self.tile_rows, self.tiles = cut.rows, cut.rows * cut.columns
+        self.tile_rows, self.tiles = cut.rows, cut.rows * cut.columns * cut.images
         if cut.locals:
             self.tile_rows, self.tiles = symbol("winograd_rows_here"), symbol("winograd_tiles_here")
         self.height, self.breadth = self.tile_rows * self.m + beyond, cut.columns * self.m + beyond
@@ -113,7 +113,7 @@ class _Builder:
 
     def _parallel(self, batch: Dim, rows: Dim, columns: Dim) -> None:
         cut = self.cut
-        names = [("n", batch), ("bt", cut.down), ("bx", cut.across), ("kt", cut.parts)]
+        names = [("n", batch // cut.images if cut.images > 1 else batch), ("bt", cut.down), ("bx", cut.across), ("kt", cut.parts)]
         if cut.locals:  # one loop for all blocks of an image, whose numbers the call knows
             names = [("n", batch), ("b", cut.down * cut.across * cut.parts)]
         axes = [Axis(Var(n), e).bind(self.space) for n, e in names]
@@ -125,7 +125,8 @@ class _Builder:
             block = self.space.floordiv(place[1], parts)
             place[1:] = [self.space.floordiv(block, across), self.space.floormod(block, across),
                          self.space.floormod(place[1], parts)]  # fmt: skip
-        self.n, bt, bx, kt = place
+        block, bt, bx, kt = place
+        self.first_image = block * cut.images
         self.ty, self.tx = bt * cut.rows, bx * cut.columns
         self.first_panel = kt * cut.part
         self.left = affine(rows) - self.ty
@@ -151,17 +152,19 @@ class _Builder:
     # -- data -> v ----------------------------------------------------------------------------------------------------
 
     def _transform_data(self) -> Stmt:
+        i, image = self._axis("i", self.cut.images)
         cb, block = self._axis("cb", self.blocks)
         t, row = self._axis("t", self.tile_rows)
-        lines = seq([self._down(block, row), self._across(block, row)])
-        return loop(cb, seq([self._copy(block), loop(t, lines)]))
+        n = self.first_image + image
+        lines = seq([self._down(n, block, row), self._across(image, block, row)])
+        return loop(i, loop(cb, seq([self._copy(n, block), loop(t, lines)])))
 
     def _vectors(self, count: int, body: Callable[[Affine], Stmt]) -> Stmt:
         """`body` for each vector of `count` channels side by side."""
         lane = atom_affine(self.lanes.lane)
         return seq([body(lane + at) for at in range(0, count, self.lanes.count)])
 
-    def _copy(self, block: Affine) -> Stmt:
+    def _copy(self, n: Affine, block: Affine) -> Stmt:
         """The data of the tiles and the zeros around it -> d."""
         padded = self.w.padded
         widths = padded.attrs["pad"][0] if "pad" in padded.attrs and padded.body is not None else ((0, 0),) * 5  # type: ignore[index]
@@ -186,7 +189,7 @@ class _Builder:
             return one
 
         def element(c: Affine) -> Expr:
-            at = [self.n, block, atom_affine(y) + top, atom_affine(x) + left, c]
+            at = [n, block, atom_affine(y) + top, atom_affine(x) + left, c]
             return inliner.element(padded, at)
 
         def zero(c: Affine) -> Expr:
@@ -211,7 +214,7 @@ class _Builder:
         nothing = For(s, dim_value(self.breadth), zeros)
         return loop(r, If(valid, Let(y, at, copied), nothing))
 
-    def _down(self, block: Affine, row: Affine) -> Stmt:
+    def _down(self, n: Affine, block: Affine, row: Affine) -> Stmt:
         """Bᵀ d for one row of tiles, each column of the data once -> p."""
         x, column = self._axis("px", self.breadth)
         pixel = self.breadth * self.block
@@ -222,25 +225,26 @@ class _Builder:
         def body(c: Affine) -> Stmt:
             writes = []
             for u in range(self.a):
-                at = (self.n, block, self.ty + row, affine(u), self.tx * self.m + column, c)
+                at = (n, block, self.ty + row, affine(u), self.tx * self.m + column, c)
                 writes.append(Write(Source(self.p, (1,)), (column + u * self.breadth) * self.block + c,
                                     inliner.element(self.w.rows, at)))  # fmt: skip
             return self._together(writes)
 
         return loop(x, self._vectors(self.block, body))
 
-    def _across(self, block: Affine, row: Affine) -> Stmt:
+    def _across(self, image: Affine, block: Affine, row: Affine) -> Stmt:
         """p B -> v, tile by tile."""
         t, tile = self._axis("tc", self.tile_columns)
         u, position = self._axis("pu", self.a)
         p = Source(self.p, (0, 0, 0, self.breadth * self.block, self.block, 1), self.tx * (-self.m * self.block))
         inliner = Inliner(self.space, {**self.inputs, self.w.rows: p})
-        own = (row * self.tile_columns + tile) * self.channels + block * self.block
+        first = image * (self.tile_rows * self.tile_columns)
+        own = (first + row * self.tile_columns + tile) * self.channels + block * self.block
 
         def body(c: Affine) -> Stmt:
             writes = []
             for v in range(self.a):
-                at = (self.n, block, self.ty + row, self.tx + tile, position, affine(v), c)
+                at = (self.first_image + image, block, self.ty + row, self.tx + tile, position, affine(v), c)
                 address = (position * self.a + v) * self.v_step + own + c
                 writes.append(Write(Source(self.v, (1,)), address, inliner.element(self.w.tiles, at)))
             return self._together(writes)
@@ -330,31 +334,34 @@ class _Builder:
 
     def _transform_back(self, first: Affine, panel: Affine) -> Stmt:
         """The outputs of all tiles for the channels of one panel."""
+        i, image = self._axis("on", self.cut.images)
         t, row = self._axis("ot", self.tile_rows)
         x, column = self._axis("ox", self.tile_columns)
         v, vector = self._axis("ov", self.vectors)
-        body = self._tile(self.ty + row, self.tx + column, first, panel, vector * self.lanes.count)
-        return loop(t, loop(x, loop(v, body)))
+        at = (self.first_image + image, self.ty + row, self.tx + column)
+        body = self._tile(*at, first, panel, vector * self.lanes.count)
+        return loop(i, loop(t, loop(x, loop(v, body))))
 
-    def _tile(self, ty: Affine, tx: Affine, first: Affine, panel: Affine, start: Affine) -> Stmt:
+    def _tile(self, n: Affine, ty: Affine, tx: Affine, first: Affine, panel: Affine, start: Affine) -> Stmt:
         """One tile for the vector of channels from `start` of the panel on: Aᵀ q -> h, then h A -> output."""
         lanes, lane = self.lanes.count, atom_affine(self.lanes.lane)
         chunk = self.cut.chunk * self.width
         strides: tuple[Dim, ...] = (self.width, self.tile_columns * chunk, chunk, self.a * self.m_step, self.m_step, 1)
-        origin = (first * self.width + self.ty * strides[1] + self.tx * strides[2]) * -1
-        inliner = Inliner(self.space, {**self.inputs, self.w.products: Source(self.q, (0, *strides), origin)})
+        image = self.tile_rows * strides[1]
+        origin = (self.first_image * image + first * self.width + self.ty * strides[1] + self.tx * strides[2]) * -1
+        inliner = Inliner(self.space, {**self.inputs, self.w.products: Source(self.q, (image, *strides), origin)})
         j, position = self._axis("oj", self.a)
         h = Source(self.h, (0, 0, 0, 0, self.a * lanes, lanes, 1))
         writes = []
         for i in range(self.m):
-            at = (self.n, first + panel, ty, tx, affine(i), position, start + lane)
+            at = (n, first + panel, ty, tx, affine(i), position, start + lane)
             writes.append(Write(h, h.address((*at[:-1], lane)), inliner.element(self.w.half, at)))
         half = loop(j, self._together(writes))
         source = Source(h.buffer, h.strides, start * -1)
         inliner = Inliner(self.space, {**self.inputs, self.w.half: source})
-        return seq([half, self._store(inliner, ty, tx, (first + panel) * self.width + start)])
+        return seq([half, self._store(inliner, n, ty, tx, (first + panel) * self.width + start)])
 
-    def _store(self, inliner: Inliner, ty: Affine, tx: Affine, start: Affine) -> Stmt:
+    def _store(self, inliner: Inliner, n: Affine, ty: Affine, tx: Affine, start: Affine) -> Stmt:
         """The m x m outputs of a tile, as far as they exist."""
         _, channels, height, breadth, _ = self.w.outputs[0].shape
         channel = start + atom_affine(self.lanes.lane)
@@ -364,7 +371,7 @@ class _Builder:
         i, row = self._axis("oi", self.m)
         line: list[Stmt] = []
         for j in range(self.m):
-            at = (self.n, block, ty * self.m + row, tx * self.m + j, inner)
+            at = (n, block, ty * self.m + row, tx * self.m + j, inner)
             writes = [Write(s, s.address(at), inliner.element(t, at)) for t, s in self.out.items()]
             store = stores(writes, {}, self.space, self.lanes, None)
             line.append(self._if_below(emitter, at[3], breadth, store))

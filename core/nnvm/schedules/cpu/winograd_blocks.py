@@ -1,6 +1,7 @@
 """Which tiles of an image a Winograd convolution works on at a time.
 
-Where the size of the image is known, the block is the one for which all of the image takes the fewest cycles. Where
+Where the size of the image is known, the block is the one for which all of the batch takes the fewest cycles: a part of
+an image, or several small images, which then share one reading of the weight. Where
 only the call knows it, the number of tiles that a block has at most is chosen here, and its rows and columns by the
 kernel: whole rows of tiles, or parts of one where they are longer, all of about equal size. What the kernel computes
 once are *locals*, sizes with names that stand for them in every expression.
@@ -21,6 +22,8 @@ __all__ = ["Blocks", "Products", "blocks_of", "most_rows", "register_tiles"]
 MOST_TILES = 64
 #: Bytes that come from the third cache in a cycle.
 BYTES_PER_CYCLE = 6
+#: Times the second cache that a weight has at least of which images share one reading: less comes fast from the third.
+SHARED_WEIGHT = 8
 #: Blocks that there should be, so that threads share them evenly.
 PARALLEL_BLOCKS = 4
 
@@ -44,14 +47,15 @@ class Products:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Blocks of tiles of one image, and parts of the panels.
+    """Blocks of tiles, and parts of the panels.
 
     Attributes:
         tiles: most tiles of a block.
-        rows, columns: of tiles in a block; the last one of an image may have fewer rows.
+        rows, columns: of tiles of an image in a block; the last one of an image may have fewer rows.
         down, across: blocks of an image.
         part, parts: panels of a part, and how many parts there are.
         chunk: panels whose products are kept at a time.
+        images: in a block; more than one only where each is there as a whole.
         locals: sizes that the kernel computes first, each with its value.
     """
 
@@ -63,6 +67,7 @@ class Blocks:
     part: Dim
     parts: Dim
     chunk: int
+    images: int = 1
     locals: tuple[tuple[Var, Expr], ...] = ()
 
 
@@ -86,17 +91,23 @@ def blocks_of(rows: Dim, columns: Dim, batch: Dim, p: Products, target: Target) 
 def _of_known(rows: int, columns: int, batch: Dim, p: Products, target: Target) -> Blocks:
     across = {_ceildiv(columns, n) for n in range(1, columns + 1)}
     down = {_ceildiv(rows, n) for n in range(1, rows + 1)}
-    sizes = [(x, y) for x in across for y in down if x * y <= MOST_TILES and (y == 1 or x == columns)]
+    known = batch if isinstance(batch, int) else 1
+    weight = p.positions * p.channels * p.panels * p.width * p.size
+    most = MOST_TILES if weight > SHARED_WEIGHT * target.l2_bytes else 0
+    sizes = [(x, y, 1) for x in across for y in down if x * y <= MOST_TILES and (y == 1 or x == columns)]
+    sizes += [(columns, rows, n) for n in range(2, known + 1) if known % n == 0 and n * columns * rows <= most]
 
-    def cycles(s: tuple[int, int]) -> float:
-        return _ceildiv(columns, s[0]) * _ceildiv(rows, s[1]) * _block_cycles(s[0] * s[1], p, target)
+    def number(s: tuple[int, int, int]) -> int:
+        return _ceildiv(columns, s[0]) * _ceildiv(rows, s[1]) * (known // s[2])
 
-    x, y = min(sizes, key=lambda s: (cycles(s), s))
-    number = _ceildiv(columns, x) * _ceildiv(rows, y)
-    count = number * (batch if isinstance(batch, int) else 1)
-    part = _ceildiv(p.panels, _ceildiv(PARALLEL_BLOCKS, count))
-    return Blocks(x * y, y, x, _ceildiv(rows, y), _ceildiv(columns, x), part, _ceildiv(p.panels, part),
-                  _chunk(x * y, part, p, target))  # fmt: skip
+    def cycles(s: tuple[int, int, int]) -> float:
+        return number(s) * _block_cycles(s[0] * s[1] * s[2], p, target)
+
+    x, y, images = min(sizes, key=lambda s: (cycles(s), s))
+    part = _ceildiv(p.panels, _ceildiv(PARALLEL_BLOCKS, number((x, y, images))))
+    tiles = x * y * images
+    return Blocks(tiles, y, x, _ceildiv(rows, y), _ceildiv(columns, x), part, _ceildiv(p.panels, part),
+                  _chunk(tiles, part, p, target), images)  # fmt: skip
 
 
 def _of_unknown(rows: Dim, columns: Dim, batch: Dim, p: Products, target: Target) -> Blocks:
@@ -117,7 +128,7 @@ def _of_unknown(rows: Dim, columns: Dim, batch: Dim, p: Products, target: Target
     wanted = dim_min(p.panels, ceildiv(PARALLEL_BLOCKS, count))
     part = local("part", ceildiv(p.panels, wanted))
     parts = local("parts", ceildiv(p.panels, part))
-    return Blocks(tiles, y, x, down, across, part, parts, _chunk(tiles, p.panels, p, target), tuple(found))
+    return Blocks(tiles, y, x, down, across, part, parts, _chunk(tiles, p.panels, p, target), locals=tuple(found))
 
 
 def _even(extent: Dim, most: Dim) -> Dim:
@@ -143,7 +154,7 @@ def _block_cycles(tiles: int, p: Products, target: Target) -> float:
     steps = larger * _tile_cycles(rows + 1, p) + (_ceildiv(tiles, most) - larger) * _tile_cycles(rows, p)
     weight = p.positions * p.channels * p.panels * p.width * p.size
     data = p.positions * p.channels * tiles * p.size
-    far = data * (1 + chunks) if 2 * data > target.l2_bytes else 0
+    far = data * (1 + chunks) // 2 if 2 * data > target.l2_bytes else 0
     far += weight if 2 * weight > target.l2_bytes else weight // 4  # nearer ones still cost a little
     return p.positions * p.panels * steps + far / BYTES_PER_CYCLE
 
