@@ -166,6 +166,12 @@ def test_blocked_convolution_in_parts(size, kernel, pad):
     blocked_convolution(TINY, 1, 80 if kernel == 1 else 9, 17, size, kernel, 1, pad)
 
 
+@pytest.mark.parametrize("n,size,kernel,stride,pad", [(8, 5, 3, 1, 1), (6, 7, 1, 1, 0), (7, 6, 3, 2, 1)])
+def test_small_images_of_a_batch_share_a_large_weight(n, size, kernel, stride, pad):
+    """A weight of half the second cache: as many images are worked on together as that cache has room for."""
+    blocked_convolution(TINY, n, 3, 16 if kernel == 3 else 96, size, kernel, stride, pad)
+
+
 def blocked_convolution(where, n, ci, co, size, kernel, stride, pad) -> None:
     p = where.lanes()
     out_size = (size + 2 * pad - kernel) // stride + 1

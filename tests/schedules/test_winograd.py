@@ -17,6 +17,7 @@ from nnvm.graph.node import apply, variable
 from nnvm.graph.types import TensorType
 from nnvm.ops.nn_conv import from_plain, to_plain
 from nnvm.runtime.llvm_jit import assembly, compile_funcs
+from nnvm.schedules.cpu.winograd_blocks import Products, blocks_of
 from nnvm.schedules.select import SCHEDULES
 from nnvm.target import Target
 from nnvm.tir.interpreter import run as interpret
@@ -87,6 +88,21 @@ def test_values(where, block, tile, batch, inputs, outputs, height, width) -> No
             expected = expected + arrays[2]
             np.testing.assert_array_equal(outs[1], np.maximum(outs[0], 0))
         assert np.abs(outs[0] - expected).max() < 5e-6 * np.abs(expected).max()
+
+
+def test_small_images_of_a_batch_share_one_reading_of_a_large_weight() -> None:
+    channels, where = 256, target()
+    products = Products(36, channels, channels // 16, 2, 8, 4)
+    assert blocks_of(2, 2, 6, products, where).images == 6
+    assert blocks_of(4, 4, 7, products, where).images == 1  # all seven would be too many, and no part divides them
+    assert blocks_of(4, 4, 8, products, where).images == 4
+    assert blocks_of(2, 2, 8, Products(36, 64, 4, 2, 8, 4), where).images == 1  # the weight stays near
+    x, w = RNG.standard_normal((6, channels, 7, 5)), RNG.standard_normal((channels, channels, 3, 3))
+    graph, arrays = group(x, transformed(w.astype(np.float32), 4, 16), 8, 4, channels, True)
+    outs = execute(graph, arrays, where)
+    expected = from_plain(direct(x, w), Layout.parse("NCHW8c"), "NCHW") + arrays[2]
+    np.testing.assert_array_equal(outs[1], np.maximum(outs[0], 0))
+    assert np.abs(outs[0] - expected).max() < 5e-6 * np.abs(expected).max()
 
 
 def test_blocks_run_in_parallel_even_for_one_small_image() -> None:
