@@ -11,7 +11,8 @@ from nnvm import te
 from nnvm.dim import evaluate, row_major, symbol
 from nnvm.dtype import F16, F32
 from nnvm.runtime.llvm_jit import compile_funcs
-from nnvm.schedules.cpu.contraction import contraction, match, tile_rows
+from nnvm.schedules.cpu.contraction import contraction, match
+from nnvm.schedules.cpu.contraction_tile import tile_rows
 from nnvm.target import Target
 from nnvm.te.expr import Fma, cast, maximum, select
 from nnvm.te.tensor import Tensor, compute, placeholder, reduce_axis

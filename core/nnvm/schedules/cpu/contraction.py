@@ -12,7 +12,7 @@ pixels of a plain image): the vector axis.
         output tile = epilogue(acc)
 
 R and V come from a model of one step of the innermost loop (`_tile`). Where the part of `w` that a column tile needs is
-too large for the caches, the reduction is cut (`_Blocks`): each part of it runs over all rows of the block, the
+too large for the caches, the reduction is cut (`Blocks`): each part of it runs over all rows of the block, the
 sums being kept in scratch memory in between. Large weights are fetched ahead (`contraction_prefetch`). Where no axis of
 the output is contiguous in an operand but the last reduce axis is in both (a weight as PyTorch stores it), that is the
 vector axis, and the accumulators are summed over their lanes at the end.
@@ -21,12 +21,12 @@ vector axis, and the accumulators are summed over their lanes at the end.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from nnvm.dim import Dim, estimate, numel
 from nnvm.schedules.cpu.contraction_match import Contraction, match
 from nnvm.schedules.cpu.contraction_pack import PAGE, far_rows, pack_axis, pack_columns, pack_rows
 from nnvm.schedules.cpu.contraction_prefetch import Panel, prefetch_panels
+from nnvm.schedules.cpu.contraction_tile import Blocks, RegisterTile, tile_rows
 from nnvm.schedules.kernel import Strides
 from nnvm.target import Target
 from nnvm.te.expr import Cast, Expr
@@ -35,7 +35,7 @@ from nnvm.te.tensor import IterVar, Read, Tensor, topological
 from nnvm.tir.lower import lower
 from nnvm.tir.stmt import PrimFunc
 
-__all__ = ["contraction", "match", "step_cycles", "tile_rows"]
+__all__ = ["contraction", "match"]
 
 #: Iterations that a parallel loop should have, so that threads share them evenly.
 PARALLEL_ITERATIONS = 32
@@ -81,63 +81,6 @@ def contraction(
     return None  # the row schedules take any reduction
 
 
-def step_cycles(rows: int, vectors: int) -> float:
-    """Cycles of one step of the reduce loop: two multiply-adds and two loads a cycle, four cycles until the same
-    accumulator can be added to again."""
-    return max(rows * vectors / 2, (rows + vectors) / 2, 4.0)
-
-
-def tile_rows(extent: Dim, vectors: int, registers: int, overhead: float = 0.0) -> tuple[int, float]:
-    """Rows of a register tile, and the cycles per row that all the row tiles take on average; `overhead` is added to
-    each step of each."""
-    most = max(1, (registers - vectors - 1) // vectors)
-    if not isinstance(extent, int):
-        return most, step_cycles(most, vectors) / most
-    if extent == 0:
-        return 1, 0.0
-    options = []
-    for rows in range(1, min(most, extent) + 1):
-        rest = extent % rows
-        cycles = extent // rows * (step_cycles(rows, vectors) + overhead)
-        cycles += step_cycles(rest, vectors) + overhead if rest else 0.0
-        options.append((cycles / extent, -rows))
-    cycles, negated = min(options)
-    return -negated, cycles
-
-
-@dataclass(frozen=True)
-class _Tile:
-    """A register tile: `rows` of `row` by `inside` vectors of the vector axis by `outside` steps of `extra`."""
-
-    row: IterVar | None
-    extra: IterVar | None
-    rows: int
-    inside: int
-    outside: int
-
-    @property
-    def vectors(self) -> int:
-        return self.inside * self.outside
-
-
-@dataclass(frozen=True)
-class _Blocks:
-    """What is worked on at a time.
-
-    Attributes:
-        rows: steps of the blocked row axis; None: all.
-        images: steps of the row axis outside of the last two that are in a block with all of these; None: one.
-        part: steps of the first reduce loop in one part of the reduction; None: it is not cut.
-        across: each part of the reduction runs over a chunk of columns (the rows of `x` are too long for the second
-            cache), not over one column tile.
-    """
-
-    rows: int | None
-    part: int | None
-    across: bool
-    images: int | None = None
-
-
 class _Plan:
     """The schedule of one contraction."""
 
@@ -151,7 +94,7 @@ class _Plan:
         self.st = s[c.final]
         self.prologue: list[Stage] = []
         #: Set where columns are vectors: the register tile, full ones in a block, steps of a part of the reduction.
-        self.tile: _Tile | None = None
+        self.tile: RegisterTile | None = None
         self.tiles: int | None = None
         self.steps: int | None = None
         self.packed: Stage | None = None
@@ -190,7 +133,7 @@ class _Plan:
             self.far_columns = isinstance(step, int) and step * self.c.w.tensor.dtype.bytes >= PAGE
             self.c, self.packed = pack_columns(self.c, self.schedule, self.m, axis, block, strides)
 
-    def _pack_rows(self, tile: _Tile) -> None:
+    def _pack_rows(self, tile: RegisterTile) -> None:
         """Have the kernel pack its rows too where the steps of the reduction are far apart."""
         if self.packed is None or tile.row is None or self.prologue:
             return
@@ -198,7 +141,7 @@ class _Plan:
         if far_rows(self.c, row, self.target):
             self.c, self.packed_rows = pack_rows(self.c, self.schedule, self.m, row, tile.rows, self.strides)
 
-    def _packed_together(self, tile: _Tile, vector: IterVar, blocks: _Blocks) -> int:
+    def _packed_together(self, tile: RegisterTile, vector: IterVar, blocks: Blocks) -> int:
         """Column tiles that are packed at a time: several where each row of `w` is on a page of its own, of which one
         tile would read a cache line."""
         (k, *more), columns = self.c.master.reduce_axes, vector.extent
@@ -297,7 +240,7 @@ class _Plan:
                 return a
         return max(rows, key=lambda a: int(a.extent) if isinstance(a.extent, int) else 0, default=None)
 
-    def _tile(self, vector: IterVar) -> _Tile:
+    def _tile(self, vector: IterVar) -> RegisterTile:
         """The register tile of the least cycles for all rows and columns."""
         c, registers = self.c, self.target.vector_registers
         own = self.tensor_axis[vector].var
@@ -322,7 +265,7 @@ class _Plan:
                 options.append((cycles / vectors, vectors, rows))
         _, vectors, rows = min(options)
         inside, outside = (vectors, 1) if extra is None else (1, vectors)
-        return _Tile(row, extra, rows, inside, outside)
+        return RegisterTile(row, extra, rows, inside, outside)
 
     def _likely_rows(self, row: IterVar) -> int:
         """How far the axis of row tiles runs; where only the call knows it, as far as is likely. Few rows of a single
@@ -334,7 +277,7 @@ class _Plan:
 
     # -- blocks for the caches ----------------------------------------------------------------------------------------
 
-    def _blocks(self, tile: _Tile, vector: IterVar) -> _Blocks:
+    def _blocks(self, tile: RegisterTile, vector: IterVar) -> Blocks:
         """Blocks of rows whose part of `x` stays in the second cache, parts of the reduction whose part of `w` stays
         in the first."""
         reduced = [a.extent for a in self.c.master.reduce_axes]
@@ -357,10 +300,10 @@ class _Plan:
                 assert isinstance(steps, int)
                 fit = max(1, self.target.l2_bytes // 2 * steps // max(1, per_row * PART_STEPS))
             if min(fit, rows) >= 4 * tile.rows or (isinstance(steps, int) and steps > EXACT_STEPS):
-                return _Blocks(self._even(fit, rows, one), part, long, images)
-        return _Blocks(self._even(fit, rows, one), None, False, images)
+                return Blocks(self._even(fit, rows, one), part, long, images)
+        return Blocks(self._even(fit, rows, one), None, False, images)
 
-    def _images(self, tile: _Tile, per_row: int) -> tuple[int | None, Dim]:
+    def _images(self, tile: RegisterTile, per_row: int) -> tuple[int | None, Dim]:
         """How many steps of the row axis outside of the last two (images of a batch) a block has, and its rows before
         they are cut. Each block reads all of `w`, which comes from memory: images that are small share it."""
         rows = self._axes("row")
@@ -384,7 +327,7 @@ class _Plan:
                 images = n
         return (images, inside * images) if images > 1 else (None, inside)
 
-    def _packed_blocks(self, tile: _Tile) -> _Blocks:
+    def _packed_blocks(self, tile: RegisterTile) -> Blocks:
         """Blocks of packed rows, which half of the second cache holds; several, so that threads share them."""
         (k,) = self.c.master.reduce_axes
         assert tile.row is not None and isinstance(tile.row.extent, int) and isinstance(k.extent, int)
@@ -392,14 +335,14 @@ class _Plan:
         fit = self.target.l2_bytes // (2 * self.c.x.tensor.dtype.bytes * k.extent * tile.rows)
         count = max(-(-tiles // max(1, fit)), min(PACKED_BLOCKS, tiles * tile.rows // FEW_ROWS))
         part = self._part(tile, [k.extent], False) if self.cut and self._can_cut(tile) else None
-        return _Blocks(-(-tiles // count) if count > 1 else None, part, False)
+        return Blocks(-(-tiles // count) if count > 1 else None, part, False)
 
-    def _is_large_matrix(self, tile: _Tile) -> bool:
+    def _is_large_matrix(self, tile: RegisterTile) -> bool:
         """Is `w` in panels of a tile's width, and too large for the second cache?"""
         size = numel(self.c.w.tensor.shape) * self.c.w.tensor.dtype.bytes
         return tile.extra is None and (not isinstance(size, int) or size > self.target.l2_bytes)
 
-    def _rather_whole(self, tile: _Tile, rows: int, per_row: int) -> bool:
+    def _rather_whole(self, tile: RegisterTile, rows: int, per_row: int) -> bool:
         """Whether reading `x` from beyond the second cache for each column tile is less than reading a large `w`,
         which comes from memory, once more for each further block of rows."""
         columns, weight = numel(tuple(a.extent for a in self._axes("column"))), numel(self.c.w.tensor.shape)
@@ -422,14 +365,14 @@ class _Plan:
         many = numel(tuple(a.extent for a in (*self._axes("row"), *self._axes("batch"))))
         return estimate(numel(x.shape) * x.dtype.bytes // (many if many != 0 else 1), UNKNOWN_SIZE)
 
-    def _step_rows(self, tile: _Tile) -> int:
+    def _step_rows(self, tile: RegisterTile) -> int:
         """Rows in one step of the axis that is cut into blocks: of a tile, or (an estimate of) all rows of the tiles'
         axis."""
         if len(self._axes("row")) < 2 or tile.row is None:
             return tile.rows
         return estimate(tile.row.extent, UNKNOWN_SIZE)
 
-    def _part(self, tile: _Tile, reduced: list[Dim], always: bool) -> int | None:
+    def _part(self, tile: RegisterTile, reduced: list[Dim], always: bool) -> int | None:
         """Steps of the first reduce loop in one part; None: the part of `w` for a column tile is small enough.
 
         A single stream of `w` is prefetched well from the second cache; several (blocked layouts) are not."""
@@ -446,7 +389,7 @@ class _Plan:
         part = -(-first // -(-first // max(1, most // inner)))
         return None if part * inner >= steps or part * inner > 2 * PART_STEPS else part
 
-    def _can_cut(self, tile: _Tile) -> bool:
+    def _can_cut(self, tile: RegisterTile) -> bool:
         """Partial sums need the tile's axes to be axes of the master itself."""
         return all(
             a is None or self.c.master_axis(self.tensor_axis[a]) is not None for a in (tile.row, tile.extra)
@@ -502,7 +445,7 @@ class _Plan:
 
     # -- the accumulators ---------------------------------------------------------------------------------------------
 
-    def _in_registers(self, around: IterVar | None, tile: _Tile) -> None:
+    def _in_registers(self, around: IterVar | None, tile: RegisterTile) -> None:
         """The whole reduction of a tile at once; the epilogue reads the registers."""
         m = self.m
         if around is not None:
@@ -516,7 +459,7 @@ class _Plan:
         m.vectorize(ml)
         self._attach_outputs(around, True)
 
-    def _longest_first(self, spatial: list[IterVar], tile: _Tile) -> list[IterVar]:
+    def _longest_first(self, spatial: list[IterVar], tile: RegisterTile) -> list[IterVar]:
         """The axes of a tile, its rows outside of its vectors where there are more rows: a step then keeps the vectors
         and one row's element in registers, where the other way round it would keep an element of each row."""
         position = None if tile.row is None else self.c.master_axis(self.tensor_axis[tile.row])
@@ -526,7 +469,7 @@ class _Plan:
         others = [a for a in spatial if a is not row]
         return [row, *others] if tile.rows >= tile.vectors else [*others, row]
 
-    def _in_parts(self, at: IterVar | None, tile: _Tile, part: int) -> None:
+    def _in_parts(self, at: IterVar | None, tile: RegisterTile, part: int) -> None:
         """The reduction in parts, each over all rows (and columns) inside the loop `at`; sums in scratch memory."""
         m, c = self.m, self.c
         if at is not None:
@@ -573,7 +516,7 @@ class _Plan:
                 if written and a is not lane and around is not None:
                     stage.unroll(a)
 
-    def _unroll_reduction(self, loops: list[IterVar], tile: _Tile) -> list[IterVar]:
+    def _unroll_reduction(self, loops: list[IterVar], tile: RegisterTile) -> list[IterVar]:
         """The reduce loops, the innermost one written out as far as the instruction cache likes."""
         m, last = self.m, loops[-1]
         most = max(1, UNROLLED_WORK // (tile.rows * tile.vectors))

@@ -17,8 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nnvm.dim import numel
-from nnvm.schedules.cpu.contraction import PARALLEL_WORK, tile_rows
+from nnvm.schedules.cpu.contraction import PARALLEL_WORK
 from nnvm.schedules.cpu.contraction_match import Contraction, factors, match
+from nnvm.schedules.cpu.contraction_tile import tile_rows
 from nnvm.schedules.kernel import Strides
 from nnvm.target import Target
 from nnvm.te.expr import Expr, Reduce, Var

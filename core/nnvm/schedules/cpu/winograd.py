@@ -113,7 +113,8 @@ class _Builder:
 
     def _parallel(self, batch: Dim, rows: Dim, columns: Dim) -> None:
         cut = self.cut
-        names = [("n", batch // cut.images if cut.images > 1 else batch), ("bt", cut.down), ("bx", cut.across), ("kt", cut.parts)]
+        groups = batch // cut.images if cut.images > 1 else batch
+        names = [("n", groups), ("bt", cut.down), ("bx", cut.across), ("kt", cut.parts)]
         if cut.locals:  # one loop for all blocks of an image, whose numbers the call knows
             names = [("n", batch), ("b", cut.down * cut.across * cut.parts)]
         axes = [Axis(Var(n), e).bind(self.space) for n, e in names]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nnvm.dim import Dim, ceildiv, dim_max, dim_min, symbol
-from nnvm.schedules.cpu.contraction import step_cycles
+from nnvm.schedules.cpu.contraction_tile import step_cycles
 from nnvm.target import Target
 from nnvm.te.expr import Expr, Var, dim_expr, size_var
 
