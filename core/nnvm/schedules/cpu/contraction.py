@@ -311,11 +311,12 @@ class _Plan:
         whole = numel(tuple(a.extent for a in rows))
         if len(others) < 2 or tile.row is None:
             return None, whole
-        batch, columns = others[-2].extent, numel(tuple(a.extent for a in self._axes("column")))
-        inside = numel((others[-1].extent, tile.row.extent))
-        w = numel(self.c.w.tensor.shape)
-        if not all(isinstance(d, int) for d in (batch, inside, w, columns)) or batch == 1:
-            return None, inside if isinstance(batch, int) else whole
+        batch, inside = others[-2].extent, numel((others[-1].extent, tile.row.extent))
+        if not isinstance(batch, int):
+            return None, whole
+        columns, w = numel(tuple(a.extent for a in self._axes("column"))), numel(self.c.w.tensor.shape)
+        if not (isinstance(inside, int) and isinstance(columns, int) and isinstance(w, int)):
+            return None, inside
         if w * self.c.w.tensor.dtype.bytes <= self.target.l2_bytes // 2 or self._axes("batch"):
             return None, inside
         chunks = columns // (tile.vectors * self.lanes * (CHUNK_TILES if self.prologue else 1))
