@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import nn
+from torch._C._functorch import maybe_current_level as transform_level
 from torch.utils import _device
 from torch.utils import _pytree as pytree
 
@@ -19,7 +20,7 @@ from nnvm_torch.faults import warn_once
 from nnvm_torch.options import Options
 from nnvm_torch.report import number_of
 from nnvm_torch.shared_memory import SharedMemory
-from nnvm_torch.structure import state_of, training_of
+from nnvm_torch.structure import hidden_work, state_of, training_of
 from nnvm_torch.weights import WeightsOfAnotherKind, look_again, looks, refresh_all
 
 __all__ = ["CaptureError", "CompiledModule", "compile", "refresh"]
@@ -90,8 +91,8 @@ class _Changed(Exception):
     """The module is no longer what was compiled: it has other submodules, or parameters of another kind."""
 
 
-class _SharesMemory(Exception):
-    """Two arguments share memory that the module writes to, or one does with a buffer that it writes to."""
+class _InEager(Exception):
+    """A call that compiled code would get wrong; the text says why."""
 
 
 class _Shape:
@@ -113,7 +114,7 @@ class _Shape:
     def __call__(self, tensors: Sequence[torch.Tensor]) -> Any:
         state = self._state()
         if self.written and self._shares(state, tensors):
-            raise _SharesMemory
+            raise _InEager("arguments share memory that is written to")
         try:
             results = self.run(*state, *tensors)
         except WeightsOfAnotherKind:
@@ -235,9 +236,8 @@ class CompiledModule(nn.Module):
     def _checked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
             return self._forward(args, kwargs)
-        except _SharesMemory:
-            name = type(self._nnvm_module).__name__
-            warn_once(f"{name}: arguments share memory that is written to; such a call runs in eager")
+        except _InEager as e:
+            warn_once(f"{type(self._nnvm_module).__name__}: {e}; such a call runs in eager")
             return self._nnvm_module(*args, **kwargs)
 
     def _training(self) -> tuple[bool, ...]:
@@ -248,6 +248,8 @@ class CompiledModule(nn.Module):
         return cast("tuple[bool, ...]", known[0])
 
     def _forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if transform_level() is not None:
+            raise _InEager("a transform of torch.func is applied to it")
         mode = (self._training(), *_mode())
         latest = self._nnvm_latest
         if latest is not None and not kwargs and latest.fits(mode, args):
@@ -271,6 +273,8 @@ class CompiledModule(nn.Module):
 
     def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Shape:
         """What runs calls with arguments like these, compiled if need be."""
+        if (reason := hidden_work(self._nnvm_module)) is not None:
+            raise _InEager(reason)
         leaves, spec = pytree.tree_flatten((args, kwargs))
         tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
         sizes = self._nnvm_axes.sizes(args, kwargs) if self._nnvm_axes is not None else None

@@ -12,11 +12,12 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from torch.nn.modules import module as _module
 
 from nnvm.runtime.loaded_code import load_ir
 from nnvm.runtime.native_function import NativeFunction, context_of, python_api
 
-__all__ = ["Place", "state_of", "training_of"]
+__all__ = ["Place", "hidden_work", "state_of", "training_of"]
 
 #: A dictionary (`_parameters`, `_buffers` or `_modules` of a module) and a name in it.
 Place = tuple[dict[str, Any], str]
@@ -132,13 +133,36 @@ def state_of(module: torch.nn.Module, places: Sequence[Place]) -> Callable[[], l
     `module` or of its submodules is no longer the one that it is now, or where there are more or fewer of them, of
     parameters, of buffers or of hooks."""
     modules = list(module.modules())
-    links: list[tuple[dict[str, Any], str, Any]] = [
+    links: list[tuple[dict[Any, Any], Any, Any]] = [
         (m._modules, name, child) for m in modules for name, child in m._modules.items()
     ]
     held = [where for m in modules for where in (m._parameters, m._buffers)]
     links += [(where, name, None) for where in held for name, t in where.items() if t is None]
-    hooks = [where for m in modules for where in (m._forward_hooks, m._forward_pre_hooks)]
-    return _look(links, places, [*(m._modules for m in modules), *held, *hooks])
+    hooks: list[dict[Any, Any]] = [where for m in modules for where in _hooks(m)]
+    links += [(where, key, hook) for where in hooks for key, hook in where.items()]
+    return _look(links, places, [*(m._modules for m in modules), *held, *hooks, *_GLOBAL_HOOKS])
+
+
+def hidden_work(module: torch.nn.Module) -> str | None:
+    """What a trace of `module` as it is now would not see or could not follow; None where there is nothing."""
+    if any(_GLOBAL_HOOKS):
+        return "hooks are registered for all modules"
+    for m in module.modules():
+        if torch.is_grad_enabled() and (m._backward_hooks or m._backward_pre_hooks):
+            return f"a {type(m).__name__} has backward hooks"
+        if any(p is not None and not isinstance(p, torch.nn.Parameter) for p in m._parameters.values()):
+            return f"a parameter of a {type(m).__name__} is a plain tensor"
+    return None
+
+
+def _hooks(m: torch.nn.Module) -> tuple[dict[Any, Any], ...]:
+    return m._forward_hooks, m._forward_pre_hooks, m._backward_hooks, m._backward_pre_hooks
+
+
+_GLOBAL_HOOKS: tuple[dict[int, Any], ...] = (
+    _module._global_forward_hooks, _module._global_forward_pre_hooks,
+    _module._global_backward_hooks, _module._global_backward_pre_hooks,
+)  # fmt: skip
 
 
 def training_of(module: torch.nn.Module) -> tuple[tuple[bool, ...], Callable[[], list[torch.Tensor] | None]]:
@@ -149,7 +173,7 @@ def training_of(module: torch.nn.Module) -> tuple[tuple[bool, ...], Callable[[],
     return tuple([m.training for m in modules]), _look([(where, "training", where["training"]) for where in own])
 
 
-def _look(links: Sequence[tuple[dict[str, Any], str, Any]], places: Sequence[Place] = (),
+def _look(links: Sequence[tuple[dict[Any, Any], Any, Any]], places: Sequence[Place] = (),
           whole: Sequence[dict[Any, Any]] = ()) -> Callable[[], list[torch.Tensor] | None]:  # fmt: skip
     """A function that gives what is at `places` now; None where something is missing there, where a dictionary no
     longer holds under a name what `links` say, or where one of `whole` has another size."""

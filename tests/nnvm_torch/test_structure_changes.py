@@ -1,7 +1,8 @@
-"""Parameters, buffers and hooks that a module gets after `nnvm_torch.compile`."""
+"""Parameters, buffers and hooks that a module gets after `nnvm_torch.compile`, and functions that transform it."""
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -49,3 +50,67 @@ def test_all_are_noticed() -> None:
     torch.testing.assert_close(run(x), seen[-2])
     module.last.register_forward_pre_hook(lambda m, args: (args[0] + 1,))
     check()
+
+
+def test_a_hook_in_the_place_of_another_is_noticed() -> None:
+    torch.manual_seed(0)
+    module, x = nn.Sequential(nn.Linear(4, 5), nn.Tanh()), torch.randn(3, 4)
+    run = nnvm_torch.compile(module)
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            plain = module(x)
+            for factor in (2, 3):
+                handle = module[0].register_forward_hook(lambda m, args, out, factor=factor: out * factor)
+                torch.testing.assert_close(run(x), module(x))
+                handle.remove()
+            torch.testing.assert_close(run(x), plain)
+
+
+@pytest.mark.filterwarnings("ignore:.*runs in eager")
+def test_backward_hooks_do_their_work() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))
+    run, x = nnvm_torch.compile(module), torch.randn(3, 4)
+
+    def gradient(f: object) -> torch.Tensor:
+        y = x.clone().requires_grad_()
+        f(y).sum().backward()
+        assert y.grad is not None
+        return y.grad
+
+    plain = gradient(run)
+    torch.testing.assert_close(plain, gradient(module))
+    for register, hook in (
+        (module[2].register_full_backward_hook, lambda m, given, out: (given[0] * 2,)),
+        (module[0].register_full_backward_pre_hook, lambda m, out: (out[0] * 3,)),
+    ):
+        handle = register(hook)
+        assert not torch.allclose(gradient(run), plain)
+        torch.testing.assert_close(gradient(run), gradient(module))
+        with torch.no_grad():
+            torch.testing.assert_close(run(x), module(x))
+        handle.remove()
+        torch.testing.assert_close(gradient(run), plain)
+
+
+@pytest.mark.filterwarnings("ignore:.*runs in eager")
+def test_transforms_of_torch_func() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+    run, x = nnvm_torch.compile(module), torch.randn(7, 4)
+    others = {name: torch.randn_like(p) for name, p in module.named_parameters()}
+    several = {name: torch.stack([p, p * 2]) for name, p in others.items()}
+    func = torch.func
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            for f in (  # inside of a transform a tensor has the sizes of those that came before
+                lambda m: m(x),
+                lambda m: torch.vmap(m)(x.expand(2, 7, 4)),
+                lambda m: func.grad(lambda y: m(y).sum())(x),
+                lambda m: func.jvp(m, (x,), (x,))[1],
+                lambda m: func.jacrev(m)(x[0]),
+                lambda m: func.functional_call(m, others, (x,)),
+                lambda m: torch.vmap(lambda p: func.functional_call(m, p, (x,)))(several),
+                lambda m: m(x),
+            ):
+                torch.testing.assert_close(f(run), f(module))
