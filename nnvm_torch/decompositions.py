@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 from torch._C import DispatchKey
+from torch._prims_common import suggest_memory_format
+from torch._subclasses.fake_impls import op_implementations_dict
 
 from nnvm_torch.convert import TABLE
 from nnvm_torch.convert.table import holds
@@ -79,14 +81,40 @@ def _smooth_l1_loss_backward(grad: torch.Tensor, x: torch.Tensor, target: torch.
     return torch.where((x - target).isnan(), torch.nan, taken)
 
 
+def _by_size(name: str, x: torch.Tensor, size: Sequence[Any] | None, *rest: Any) -> torch.Tensor:
+    """The overload of an interpolation that takes a size or factors as the one that takes both. ATen's kernel for it
+    takes numbers only, no sizes that a trace leaves open."""
+    *options, factors = rest
+    sizes_of: Callable[..., Any] = torch._decomp.decompositions.upsample_compute_output_size
+    sizes = sizes_of(x.shape, size, factors)
+    of_axes = factors if factors is not None else [None] * (x.dim() - 2)
+    out: torch.Tensor = getattr(torch.ops.aten, name).default(x, sizes, *options, *of_axes)
+    return out
+
+
+def _resized_gradient(mode: Any, op: Any, grad: torch.Tensor, size: Any, of: Sequence[Any], *rest: Any) -> Any:
+    """What a trace has to know of the gradient of an interpolation whose sizes are open, where PyTorch's own says it
+    for numbers only: the bilinear one lies as `grad` does, the others in order."""
+    with mode:
+        out = grad.new_empty(of)
+        keeps = op is torch.ops.aten.upsample_bilinear2d_backward.default
+        return out.to(memory_format=suggest_memory_format(grad)) if keeps else out
+
+
+#: Gradients of interpolations that a trace with open sizes cannot follow otherwise.
+_RESIZED = (
+    *(f"{nearest}{n}d_backward.default" for nearest in ("upsample_nearest", "_upsample_nearest_exact") for n in (1, 3)),
+    "upsample_bilinear2d_backward.default", "upsample_bicubic2d_backward.default",
+)  # fmt: skip
+
 #: Operators that PyTorch takes apart whatever the table says, by a kernel for autograd written in Python: what does so
 #: instead, None where they stay whole.
 _FORCED: dict[str, Callable[..., Any] | None] = {
-    f"{name}{n}d.{kind}": None for name in ("upsample_nearest", "_upsample_nearest_exact") for n in (1, 2, 3)
-    for kind in ("default", "vec")
-} | {
-    # these have kernels of their own for uint8, which count in whole numbers
-    f"upsample_{name}2d.{kind}": None for name in ("bilinear", "bicubic") for kind in ("default", "vec")
+    # bilinear and bicubic ones have kernels of their own for uint8, which count in whole numbers
+    f"{name}.{kind}": ours for name in (
+        *(f"{nearest}{n}d" for nearest in ("upsample_nearest", "_upsample_nearest_exact") for n in (1, 2, 3)),
+        "upsample_bilinear2d", "upsample_bicubic2d",
+    ) for kind, ours in (("default", None), ("vec", partial(_by_size, name)))
 } | {
     "dropout.default": _dropout, "multi_margin_loss.default": _multi_margin_loss,
     "multilabel_margin_loss_forward.default": _multilabel_margin_loss,
@@ -308,8 +336,8 @@ def _lstm_layer(
 
 @contextlib.contextmanager
 def whole() -> Iterator[None]:
-    """While tracing: of PyTorch's decompositions in Python none for the operators of `_FORCED`, or ours. Callers hold
-    the compile lock."""
+    """While tracing: of PyTorch's decompositions in Python none for the operators of `_FORCED`, or ours, and gradients
+    of what stays whole can be traced. Callers hold the compile lock."""
     keys = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
     taken: list[tuple[Any, Any, Any]] = []
     for name, ours in _FORCED.items():
@@ -320,9 +348,13 @@ def whole() -> Iterator[None]:
                     if ours is not None:
                         target.py_kernels[key] = ours
             target._dispatch_cache.clear()
+    added = [op for op in _overloads(_RESIZED) if op not in op_implementations_dict]
+    op_implementations_dict.update(dict.fromkeys(added, _resized_gradient))
     try:
         yield
     finally:
+        for op in added:
+            del op_implementations_dict[op]
         for target, key, kernel in taken:
             target.py_kernels[key] = kernel
             target._dispatch_cache.clear()
