@@ -244,8 +244,11 @@ def _padding(a: Attrs) -> list[int]:
 
 def _conv(n: int, transposed: bool) -> Callable[..., torch.Tensor]:
     def run(a: Attrs, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> torch.Tensor:
-        extra = a["output_padding"] if transposed else [0] * n
-        return torch.convolution(x, w, b, a["strides"], _padding(a), a["dilation"], transposed, extra, a["groups"])
+        if not transposed:
+            x = F.pad(x, [d for low_high in reversed(a["padding"]) for d in low_high])
+            return torch.convolution(x, w, b, a["strides"], [0] * n, a["dilation"], False, [0] * n, a["groups"])
+        extra = a["output_padding"]
+        return torch.convolution(x, w, b, a["strides"], _padding(a), a["dilation"], True, extra, a["groups"])
 
     return run
 
