@@ -1,6 +1,7 @@
 """ATen operators to nnvm operators: one small function each, by family, in one table."""
 
 from nnvm_torch.convert import (  # noqa: F401  each registers its family
+    activation,
     attention,
     conv,
     creation,

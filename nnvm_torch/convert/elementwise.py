@@ -269,47 +269,6 @@ def _clamp_max(c: Context, x: NodeEntry, high: Operand) -> Value:
     return c.broadcast(_bounded(c, x, None, high), c.shape)
 
 
-# activations with attributes
-
-
-@converts("gelu.default")
-def _gelu(c: Context, x: NodeEntry, *, approximate: str = "none") -> Value:
-    return c.op("gelu", x, approximate=approximate)
-
-
-@converts("elu.default")
-def _elu(c: Context, x: NodeEntry, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Value:
-    return c.op("elu", x, alpha=float(alpha), scale=float(scale), input_scale=float(input_scale))
-
-
-@converts("leaky_relu.default")
-def _leaky_relu(c: Context, x: NodeEntry, slope: float = 0.01) -> Value:
-    if not c.dtype.is_float:
-        raise Unsupported("leaky_relu of integers")
-    return c.op("leaky_relu", x, alpha=float(slope))
-
-
-@converts("softplus.default")
-def _softplus(c: Context, x: NodeEntry, beta: float = 1.0, threshold: float = 20.0) -> Value:
-    return c.op("softplus", x, beta=float(beta), threshold=float(threshold))
-
-
-@converts("log_sigmoid_forward.default")
-def _log_sigmoid(c: Context, x: NodeEntry) -> Value:
-    return c.op("log_sigmoid", x), None  # the buffer is for eager's own backward
-
-
-@converts("_prelu_kernel.default")
-def _prelu(c: Context, x: NodeEntry, weight: NodeEntry) -> Value:
-    return c.op("prelu", x, weight)
-
-
-@converts("threshold_backward.default")
-def _threshold_backward(c: Context, grad: NodeEntry, x: NodeEntry, threshold: Scalar) -> Value:
-    small = c.op("less_equal", c.cast(x, c.dtype), c.value(threshold, c.dtype))
-    return c.op("where", small, c.const(0, c.dtype), c.cast(grad, c.dtype))
-
-
 # casts and copies
 
 

@@ -1,0 +1,117 @@
+"""Activations and their gradients.
+
+At NaN eager's vectorised kernels and its kernels for the elements that are left over say different things of some
+gradients; these follow the vectorised ones.
+"""
+
+from __future__ import annotations
+
+from nnvm.graph import NodeEntry
+from nnvm_torch.convert.table import Context, Unsupported, Value, converts
+
+__all__: list[str] = []
+
+
+@converts("gelu.default")
+def _gelu(c: Context, x: NodeEntry, *, approximate: str = "none") -> Value:
+    return c.op("gelu", x, approximate=approximate)
+
+
+@converts("elu.default")
+def _elu(c: Context, x: NodeEntry, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Value:
+    return c.op("elu", x, alpha=float(alpha), scale=float(scale), input_scale=float(input_scale))
+
+
+@converts("leaky_relu.default")
+def _leaky_relu(c: Context, x: NodeEntry, slope: float = 0.01) -> Value:
+    if not c.dtype.is_float:
+        raise Unsupported("leaky_relu of integers")
+    return c.op("leaky_relu", x, alpha=float(slope))
+
+
+@converts("softplus.default")
+def _softplus(c: Context, x: NodeEntry, beta: float = 1.0, threshold: float = 20.0) -> Value:
+    return c.op("softplus", x, beta=float(beta), threshold=float(threshold))
+
+
+@converts("log_sigmoid_forward.default")
+def _log_sigmoid(c: Context, x: NodeEntry) -> Value:
+    return c.op("log_sigmoid", x), None  # the buffer is for eager's own backward
+
+
+@converts("_prelu_kernel.default")
+def _prelu(c: Context, x: NodeEntry, weight: NodeEntry) -> Value:
+    return c.op("prelu", x, weight)
+
+
+@converts("hardshrink.default")
+def _hardshrink(c: Context, x: NodeEntry, bound: float = 0.5) -> Value:
+    small = c.op("less_equal", c.op("abs", x), c.const(bound, c.dtype))
+    return c.op("where", small, c.const(0, c.dtype), x)
+
+
+@converts("softshrink.default")
+def _softshrink(c: Context, x: NodeEntry, bound: float = 0.5) -> Value:
+    wide = c.compute(x)
+    shift = c.const(bound, wide.type.dtype)
+    moved = c.op("where", _less(c, shift, wide), c.op("subtract", wide, shift), c.op("add", wide, shift))
+    zeros = c.op("multiply", wide, c.const(0, wide.type.dtype))  # of either sign, and NaN
+    return c.cast(c.op("where", _beyond(c, wide, -bound, bound), moved, zeros), c.dtype)
+
+
+# gradients
+
+
+@converts("threshold_backward.default")
+def _threshold_backward(c: Context, grad: NodeEntry, x: NodeEntry, threshold: float) -> Value:
+    wide = c.compute(x)
+    small = c.op("less_equal", wide, c.value(threshold, wide.type.dtype))
+    return c.op("where", small, c.const(0, c.dtype), c.cast(grad, c.dtype))
+
+
+@converts("hardshrink_backward.default", "softshrink_backward.default")
+def _shrink_backward(c: Context, grad: NodeEntry, x: NodeEntry, bound: float) -> Value:
+    return c.op("where", _beyond(c, x, -bound, bound), c.cast(grad, c.dtype), c.const(0, c.dtype))
+
+
+@converts("hardtanh_backward.default")
+def _hardtanh_backward(c: Context, grad: NodeEntry, x: NodeEntry, low: float, high: float) -> Value:
+    wide = c.compute(x)
+    t = wide.type.dtype
+    inside = c.op("logical_and", _less(c, c.const(low, t), wide), _less(c, wide, c.const(high, t)))
+    return c.op("where", inside, c.cast(grad, c.dtype), c.const(0, c.dtype))
+
+
+@converts("hardswish_backward.default")
+def _hardswish_backward(c: Context, grad: NodeEntry, x: NodeEntry) -> Value:
+    grad, wide = c.compute(grad), c.compute(x)
+    t = wide.type.dtype
+    slope = c.op("add", c.op("divide", wide, c.const(3, t)), c.const(0.5, t))
+    above = c.op("where", c.op("greater_equal", wide, c.const(3, t)), grad, c.op("multiply", grad, slope))
+    below = c.op("less_equal", wide, c.const(-3, t))
+    return c.cast(c.op("where", below, c.const(0, t), above), c.dtype)
+
+
+@converts("elu_backward.default")
+def _elu_backward(c: Context, grad: NodeEntry, alpha: float, scale: float, input_scale: float, is_result: bool,
+                  x: NodeEntry) -> Value:  # fmt: skip
+    grad, wide = c.compute(grad), c.compute(x)
+    t = wide.type.dtype
+    factor, limit = (c.const(float(v), t) for v in (input_scale, alpha * scale))
+    if is_result:
+        curve = c.op("multiply", c.op("multiply", grad, factor), c.op("add", wide, limit))
+    else:
+        power = c.op("exp", c.op("multiply", wide, factor))
+        curve = c.op("multiply", c.op("multiply", c.op("multiply", grad, factor), limit), power)
+    line = c.op("multiply", grad, c.const(float(scale), t))
+    return c.cast(c.op("where", _less(c, c.const(0, t), wide), line, curve), c.dtype)
+
+
+def _less(c: Context, x: NodeEntry, y: NodeEntry) -> NodeEntry:
+    return c.op("less", x, y)
+
+
+def _beyond(c: Context, x: NodeEntry, low: float, high: float) -> NodeEntry:
+    """Is it below or above the bounds? NaN is neither."""
+    t = x.type.dtype
+    return c.op("logical_or", _less(c, x, c.const(low, t)), _less(c, c.const(high, t), x))
