@@ -119,9 +119,9 @@ _FORCED: dict[str, Callable[..., Any] | None] = {
     "dropout.default": _dropout, "multi_margin_loss.default": _multi_margin_loss,
     "multilabel_margin_loss_forward.default": _multilabel_margin_loss,
     "smooth_l1_loss_backward.default": _smooth_l1_loss_backward,
-    # what autograd makes of their parts has other gradients where x or its gradient is no finite number
-    **dict[str, Any].fromkeys(("hardshrink.default", "softshrink.default")),
 }  # fmt: skip
+# what autograd makes of their parts has other gradients where x or its gradient is no finite number
+_FORCED |= dict.fromkeys(("hardshrink.default", "softshrink.default"))
 
 
 #: Operators whose results lie in order however their arguments do, unlike what PyTorch's traces say.

@@ -21,11 +21,29 @@ __all__: list[str] = []
 
 #: Terms of a series: the truncated ones are below the rounding of float64.
 _TERMS = 34
+#: Terms of a power series of an argument of at most 1, divided by the squares of factorials.
+_POWERS = 16
 
 
 def _series(value: Callable[[Any], Any]) -> tuple[float, ...]:
-    """Chebyshev coefficients of a function on [-1, 1] that takes one float."""
-    return tuple(np.polynomial.chebyshev.chebinterpolate(np.vectorize(value, otypes=[np.float64]), _TERMS).tolist())
+    """Chebyshev coefficients of a function on [-1, 1] that takes one float.
+
+    By cosines of whole multiples of an angle: numpy's interpolation has polynomials by their recurrence, which near the
+    ends of the interval loses digits with the square of the degree."""
+    count = _TERMS + 1
+    odd = 2 * np.arange(count) + 1
+    values = np.array([value(float(t)) for t in _cosines(odd, count)])
+    coefficients = [2 / count * math.fsum(values * _cosines(k * odd, count)) for k in range(count)]
+    return coefficients[0] / 2, *coefficients[1:]
+
+
+def _cosines(of: Any, count: int) -> Any:
+    """cos(of pi / (2 count)) of whole numbers, from angles of at most pi / 4: multiples of a rounded pi drift."""
+    of = np.asarray(of) % (4 * count)
+    of = np.minimum(of, 4 * count - of)
+    sign, of = np.where(of > count, -1.0, 1.0), np.minimum(of, 2 * count - of)
+    angle = math.pi / (2 * count)
+    return sign * np.where(2 * of > count, np.sin((count - of) * angle), np.cos(of * angle))
 
 
 def _sum(coefficients: tuple[float, ...], t: Any, f: Functions) -> Any:
@@ -40,21 +58,21 @@ def _sum(coefficients: tuple[float, ...], t: Any, f: Functions) -> Any:
 # integrals
 
 
-def _periodic(integrand: Callable[[Any], Any], points: int = 6000) -> float:
-    """The mean of a function of period 2 pi."""
-    return float(np.mean(integrand((np.arange(points) + 0.5) * (2 * math.pi / points))))
+def _periodic(integrand: Callable[[Any], Any], points: int = 3000) -> float:
+    """The mean of an even function of period 2 pi."""
+    return math.fsum(integrand((np.arange(points) + 0.5) * (math.pi / points))) / points
 
 
 def _modified(order: int, x: float) -> float:
-    """I(x) / e^x."""
-    return _periodic(lambda t: np.exp(x * (np.cos(t) - 1)) * np.cos(order * t))
+    """I(x) / (x^order e^x), of positive terms."""
+    return _periodic(lambda t: np.exp(-2 * x * np.sin(t / 2) ** 2) * np.sin(t) ** (2 * order))
 
 
 def _second_modified(order: int, x: float) -> float:
     """K(x) e^x."""
     t = np.arange(0, 12, 1 / 512)
     values = np.exp(-2 * x * np.sinh(t / 2) ** 2) * np.cosh(order * t)
-    return float((values.sum() - values[0] / 2) / 512)
+    return math.fsum([*values, -values[0] / 2]) / 512
 
 
 def _hankel(order: int, x: float) -> complex:
@@ -70,7 +88,8 @@ def _phase(order: int) -> float:
 
 
 def _bessel(order: int, x: float) -> float:
-    return _periodic(lambda t: np.cos(order * t - x * np.sin(t)))
+    """J(x) / x^order."""
+    return _periodic(lambda t: np.cos(x * np.cos(t)) * np.sin(t) ** (2 * order))
 
 
 def _second(order: int, x: float) -> float:
@@ -83,8 +102,9 @@ def _second(order: int, x: float) -> float:
 
 @cache
 def _modified_series(order: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    near = _series(lambda t: _modified(order, 4 * (t + 1)) / (4 * (t + 1)) ** order)
-    return near, _series(lambda t: _modified(order, 16 / (t + 1)) * math.sqrt(16 / (t + 1)))
+    # (1 + x)^order so that the series is of one size from end to end, and its rounding with it
+    near = _series(lambda t: _modified(order, 4 * (t + 1)) * (4 * t + 5) ** order)
+    return near, _series(lambda t: _modified(order, 16 / (t + 1)) * (16 / (t + 1)) ** (order + 0.5))
 
 
 def _scaled_first(order: int, x: Any, f: Functions) -> Any:
@@ -94,7 +114,7 @@ def _scaled_first(order: int, x: Any, f: Functions) -> Any:
     large = size > f.number(8.0)
     inside, outside = f.select(large, f.number(8.0), size), f.select(large, size, f.number(8.0))
     below = _sum(near, inside * f.number(0.25) - f.number(1.0), f)
-    below = below if order == 0 else below * inside
+    below = below if order == 0 else below * (inside / (inside + f.number(1.0)))
     above = _sum(far, f.number(16.0) / outside - f.number(1.0), f) / f.unary("sqrt", outside)
     value = f.select(large, above, below)
     value = value if order == 0 else f.select(x < f.number(0.0), -value, value)
@@ -108,10 +128,14 @@ def _first(order: int, x: Any, f: Functions) -> Any:
 @cache
 def _second_modified_series(order: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     def near(t: float) -> float:
-        x = math.sqrt(2 * (t + 1))
-        singular = math.log(x / 2) * _modified(order, x) * math.exp(x)
-        value = _second_modified(order, x) * math.exp(-x)
-        return value + singular if order == 0 else x * (value - singular)
+        """K0 + log(x / 2) I0, or x (K1 - log(x / 2) I1), by their power series in x^2 / 4 (DLMF 10.31)."""
+        q, harmonic = (t + 1) / 2, np.cumsum([0.0, *(1 / k for k in range(1, _POWERS + 1))])
+        k = range(_POWERS)
+        if order == 0:
+            return math.fsum(q**n / math.factorial(n) ** 2 * (harmonic[n] - np.euler_gamma) for n in k)
+        doubled = [harmonic[n] + harmonic[n + 1] - 2 * np.euler_gamma for n in k]
+        terms = [q ** (n + 1) / (math.factorial(n) * math.factorial(n + 1)) * doubled[n] for n in k]
+        return math.fsum([1.0, *(-v for v in terms)])
 
     return _series(near), _series(lambda t: _second_modified(order, 4 / (t + 1)) * math.sqrt(4 / (t + 1)))
 
@@ -138,11 +162,11 @@ def _scaled_second(order: int, x: Any, f: Functions) -> Any:
 def _oscillating_series(order: int) -> tuple[tuple[float, ...], ...]:
     def near(t: float) -> float:
         x = math.sqrt(32 * (t + 1))
-        return _bessel(order, x) / x**order
+        return _bessel(order, x)
 
     def near_second(t: float) -> float:
         x = math.sqrt(32 * (t + 1))
-        singular = 2 / math.pi * math.log(x) * _bessel(order, x)
+        singular = 2 / math.pi * math.log(x) * _bessel(order, x) * x**order
         return _second(order, x) - singular if order == 0 else (_second(1, x) - singular + 2 / (math.pi * x)) / x
 
     def far(part: str) -> tuple[float, ...]:
