@@ -99,7 +99,8 @@ def test_general_functions(check: Any, name: str) -> None:
     ("clip", {"a_min": -0.5, "a_max": 1.5}, lambda x: torch.clamp(x, -0.5, 1.5)),
     ("clip", {"a_min": 2.0, "a_max": 1.0}, lambda x: torch.clamp(x, 2.0, 1.0)),
     ("clip", {"a_min": 0.0}, lambda x: torch.clamp(x, min=0.0)),
-    ("gelu", {}, F.gelu),
+    # where oneDNN computes it for eager, infinity becomes NaN
+    ("gelu", {}, lambda x: F.gelu(x.double()).to(x.dtype)),
     ("gelu", {"approximate": "tanh"}, lambda x: F.gelu(x, approximate="tanh")),
     ("elu", {"alpha": 0.7}, lambda x: F.elu(x, 0.7)),
     ("elu", {"alpha": 1.6732632423543772, "scale": 1.0507009873554805}, F.selu),

@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 
 from nnvm import te
+from nnvm.compiler.lower_group import lower_group
 from nnvm.dim import evaluate, row_major, symbol
 from nnvm.dtype import F16, F32
+from nnvm.graph.graph import Graph
+from nnvm.graph.node import apply, variable
+from nnvm.graph.types import TensorType
 from nnvm.runtime.llvm_jit import compile_funcs
 from nnvm.schedules.cpu.contraction import contraction, match
 from nnvm.schedules.cpu.contraction_tile import tile_rows
@@ -416,3 +420,21 @@ def test_a_step_of_a_tile_holds_one_element_of_a_row_at_a_time(columns: int) -> 
     assert (5, 2) in tiles and (2, 5) not in tiles
     a, b = whole(64, 49), whole(columns, 64, 8)
     np.testing.assert_array_equal(execute([x, w], [y], [a, b])[0], np.einsum("kp,cki->cpi", a, b))
+
+
+@pytest.mark.parametrize("cpu,block", [("haswell", 8), ("skylake-avx512", 16)])
+@pytest.mark.parametrize("kernel,channels,size", [(3, 32, 7), (1, 320, 7), (3, 48, 9)])
+def test_the_weight_of_a_convolution_is_fetched(cpu: str, block: int, kernel: int, channels: int, size: int) -> None:
+    """Nearly each line of the weight but those of the first panel, a few at a time between the steps of the sums."""
+    pad, where = kernel // 2, replace(target(cpu), l2_bytes=16 << 10)
+    shapes = (1, channels // block, size, size, block), (channels // block,) * 2 + (kernel, kernel, block, block)
+    x, w = (variable(n, TensorType(s, F32)) for n, s in zip("xw", shapes))
+    layouts = {"data_layout": f"NCHW{block}c", "kernel_layout": f"OIHW{block}i{block}o"}
+    out = apply("conv2d", [x, w], {"padding": ((pad, pad),) * 2, **layouts})[0]
+    func = lower_group(Graph((out,), (x.node, w.node)), where, "f")
+    verify(func)
+    found = asked_for(func)
+    lines, named = int(np.prod(shapes[1])) * 4 // 64, {line for _, line in found}
+    weight = {b.name for b in func.params if b.shape == shapes[1]}
+    assert {name for name, _ in found} == weight
+    assert len(set(range(lines)) & named) >= 0.75 * lines and len(found) <= 2.5 * lines

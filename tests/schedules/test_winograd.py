@@ -20,8 +20,10 @@ from nnvm.runtime.llvm_jit import assembly, compile_funcs
 from nnvm.schedules.cpu.winograd_blocks import Products, blocks_of
 from nnvm.schedules.select import SCHEDULES
 from nnvm.target import Target
+from nnvm.te.expr import THREADS, size_var
+from nnvm.tir.interpreter import evaluate_expr
 from nnvm.tir.interpreter import run as interpret
-from nnvm.tir.stmt import For
+from nnvm.tir.stmt import For, Let
 from nnvm.tir.verify import verify
 from nnvm.tir.visitor import stmts
 from tests.ops.test_nn_winograd import transformed
@@ -110,7 +112,14 @@ def test_blocks_run_in_parallel_even_for_one_small_image() -> None:
     graph, _ = group(x, transformed(w.astype(np.float32), 4, 16), 8, 4, 64, False)
     func = lower_group(graph, target(), "f")
     loops = [s for s in stmts(func.body) if isinstance(s, For) and s.kind == "parallel"]
-    assert len(loops) == 1 and loops[0].extent.value >= 4
+    assert len(loops) == 1
+    found = {}
+    for threads in (1, 2, 4, 64):
+        env, s = {size_var(THREADS): threads}, func.body
+        while isinstance(s, Let):
+            env[s.var], s = evaluate_expr(s.value, env), s.body
+        found[threads] = evaluate_expr(loops[0].extent, env)
+    assert found == {1: 1, 2: 2, 4: 4, 64: 4}  # each part of the panels transforms all of the data
 
 
 def test_the_schedule_takes_it_alone() -> None:

@@ -19,7 +19,7 @@ DIRECT_RATE, WINOGRAD_RATE = 0.85, 0.75
 #: Cycles per tile and vector of channels of the transforms, there and back, by the side of the tile.
 TRANSFORM_CYCLES = {2: 70, 4: 140}
 #: Tiles that share one reading of the weight, and the bytes of it that come in a cycle from beyond the second cache.
-BLOCK_TILES, BYTES_PER_CYCLE = 48, 6
+BLOCK_TILES, BYTES_PER_CYCLE = 64, 6
 #: Times the second cache that a weight has at least which small images of a batch share.
 SHARED_WEIGHT = 8
 #: Pixels on a side of an image of which nothing is known.
@@ -47,12 +47,12 @@ def winograd_of(node: Node, is_fixed: Callable[[Node], bool], target: Target) ->
     lanes = target.lanes(32)
     direct = sizes.batch * sizes.height * sizes.width * sizes.inputs * sizes.outputs * WINDOW**2 / (2 * lanes)
     cycles = {tile: _cycles(sizes, tile, lanes, target.l2_bytes) for tile in POINTS}
-    tile = min(cycles, key=lambda t: (cycles[t], t))
-    small = min(POINTS)
+    cycles = {tile: c for tile, c in cycles.items() if c <= direct / DIRECT_RATE * GAIN}
+    if not cycles:
+        return None
+    tile, small = min(cycles, key=lambda t: (cycles[t], t)), min(cycles)
     if cycles[small] * GAIN < cycles[tile]:  # it rounds less, as well
         tile = small
-    if cycles[tile] > direct / DIRECT_RATE * GAIN:
-        return None
     plain, block = node.inputs[1].node.inputs[0], 2 * lanes
     channels = node.attrs["channels"] or sizes.outputs
     made = apply(

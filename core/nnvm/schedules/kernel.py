@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from nnvm.dim import Dim, row_major, symbols
 from nnvm.schedules.access import Source
-from nnvm.te.expr import Buffer, is_size
+from nnvm.te.expr import THREADS, Buffer, is_size
 from nnvm.te.tensor import Tensor
 from nnvm.tir.affine import Space
 from nnvm.tir.stmt import Allocate, PrimFunc, Stmt
@@ -57,7 +57,7 @@ def flat_kernel(
 
 def _sizes_in(body: Stmt) -> set[str]:
     """Names of the sizes that a loop nest uses, also where no argument has them."""
-    names = {v.name for v in free_vars(body) if is_size(v)}
+    names = {v.name for v in free_vars(body) if is_size(v) and v.name != THREADS}
     for s in stmts(body):
         if isinstance(s, Allocate):
             names.update(n for d in s.buffer.shape for n in symbols(d))

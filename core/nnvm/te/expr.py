@@ -16,10 +16,10 @@ from nnvm.dtype import BOOL, F64, I64, DType
 from nnvm.dtype import dtype as as_dtype
 
 __all__ = [
-    "ARITHMETIC", "BITWISE", "COMPARISONS", "INDEX", "LOGICAL", "MATH", "REDUCERS", "Binary", "Bitcast", "Broadcast",
-    "Buffer", "Cast", "Check", "Const", "Expr", "ExprLike", "Fma", "Load", "Ramp", "Reduce", "Select", "Unary", "Var",
-    "VectorReduce", "binary", "cast", "check", "const", "dim_expr", "fma", "is_size", "load", "maximum", "minimum",
-    "select", "size_var", "unary",
+    "ARITHMETIC", "BITWISE", "COMPARISONS", "INDEX", "LOGICAL", "MATH", "REDUCERS", "THREADS", "Binary", "Bitcast",
+    "Broadcast", "Buffer", "Cast", "Check", "Const", "Expr", "ExprLike", "Fma", "Load", "Ramp", "Reduce", "Select",
+    "Unary", "Var", "VectorReduce", "binary", "cast", "check", "const", "dim_expr", "fma", "is_size", "load",
+    "maximum", "minimum", "select", "size_var", "unary",
 ]  # fmt: skip
 
 #: Type of loop variables and of everything an address is computed from.
@@ -347,6 +347,10 @@ def const(value: ExprLike, dtype: DType | str = INDEX) -> Expr:
     wrapped = int(value) & ((1 << t.bits) - 1)
     return Const(wrapped - (1 << t.bits) if t.is_signed and wrapped >> (t.bits - 1) else wrapped, t)
 
+
+#: The size that stands for how many threads a call may use: at least 1, and known in every function without being one
+#: of its symbols. What is computed must not depend on it, only how it is shared out.
+THREADS = "#threads"
 
 _SIZES: dict[str, Var] = {}
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from nnvm.dim import evaluate
 from nnvm.te.expr import (
+    THREADS,
     Binary,
     Bitcast,
     Broadcast,
@@ -56,7 +57,7 @@ def run(func: PrimFunc, arrays: Sequence[np.ndarray[Any, Any]], symbols: Mapping
         ValueError: an array or a symbol does not fit the function.
         IndexError: the function reads or writes outside a buffer.
     """
-    sizes = dict(symbols or {})
+    sizes = {THREADS: 1, **(symbols or {})}
     missing = [s for s in func.symbols if s not in sizes]
     if missing or len(arrays) != len(func.params):
         raise ValueError(f"{func.name}: {len(func.params)} params and symbols {func.symbols}; "

@@ -17,6 +17,7 @@ from typing import Any
 from nnvm.dim import Dim, symbol
 from nnvm.dim import substitute as substitute_dim
 from nnvm.te.expr import (
+    THREADS,
     Binary,
     Bitcast,
     Broadcast,
@@ -226,7 +227,7 @@ def structural_key(func: PrimFunc) -> str:
 class _Key:
     def __init__(self, func: PrimFunc) -> None:
         self.parts: list[str] = []
-        self._sizes = {name: f"s{n}" for n, name in enumerate(func.symbols)}
+        self._sizes = {THREADS: THREADS, **{name: f"s{n}" for n, name in enumerate(func.symbols)}}
         self._dims = {name: symbol(new) for name, new in self._sizes.items()}
         self._buffers: dict[Buffer, int] = {}
         self._numbers: dict[tuple[object, ...], int] = {}  # value numbers by content

@@ -19,6 +19,7 @@ from nnvm.te.expr import (
     LOGICAL,
     MATH,
     REDUCERS,
+    THREADS,
     Binary,
     Bitcast,
     Broadcast,
@@ -195,7 +196,7 @@ def _type(e: Expr) -> str:
 class _Verifier:
     def __init__(self, func: PrimFunc) -> None:
         self.found: list[str] = []
-        self._sizes = set(func.symbols)
+        self._sizes = {*func.symbols, THREADS}
         self._bound: set[Var] = set()
         self._buffers: set[Buffer] = set(func.params)
         self._inputs = set(func.params[: len(func.params) - func.outputs])

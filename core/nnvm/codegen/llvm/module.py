@@ -16,7 +16,7 @@ from nnvm.codegen.llvm.index import SIZE_LIMIT, Slot
 from nnvm.codegen.llvm.linear import Lin
 from nnvm.dim import Dim, is_static, numel
 from nnvm.target import Target
-from nnvm.te.expr import Buffer, Const
+from nnvm.te.expr import THREADS, Buffer, Const
 from nnvm.tir.stmt import Allocate, PrimFunc, Stmt
 from nnvm.tir.visitor import StmtVisitor
 from nnvm.tir.workspace import scratch_offsets, workspace_bytes
@@ -117,6 +117,8 @@ class ModuleEmitter:
             main.sizes[name] = Lin({f"%s{k}": 1})
             main.b.ranges[f"%s{k}"] = (0, SIZE_LIMIT)
             parameters.append(f"i64 %s{k}")
+        main.sizes[THREADS] = Lin({"%threads": 1})
+        main.b.ranges["%threads"] = (1, SIZE_LIMIT)
         main.stmt(func.body)
         parameters += ["ptr %workspace", "i64 %threads"]
         texts = [main.text(", ".join(parameters), "\n")]

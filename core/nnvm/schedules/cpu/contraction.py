@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from nnvm.dim import Dim, estimate, numel
 from nnvm.schedules.cpu.contraction_match import Contraction, match
 from nnvm.schedules.cpu.contraction_pack import PAGE, far_rows, pack_axis, pack_columns, pack_rows
-from nnvm.schedules.cpu.contraction_prefetch import Panel, prefetch_panels
+from nnvm.schedules.cpu.contraction_prefetch import FETCHED, Panel, prefetch_panels
 from nnvm.schedules.cpu.contraction_tile import Blocks, RegisterTile, tile_rows
 from nnvm.schedules.kernel import Strides
 from nnvm.target import Target
@@ -93,7 +93,8 @@ class _Plan:
         self.m = s[s.cache_write(c.master, "local") if c.master in c.outputs else c.master]
         self.st = s[c.final]
         self.prologue: list[Stage] = []
-        #: Set where columns are vectors: the register tile, full ones in a block, steps of a part of the reduction.
+        #: Set where columns are vectors: the register tile, full ones in a block, steps of the first reduce axis in a
+        #: part of the reduction.
         self.tile: RegisterTile | None = None
         self.tiles: int | None = None
         self.steps: int | None = None
@@ -218,15 +219,29 @@ class _Plan:
             self._in_parts(at if at in st.leaf_axes else around, tile, blocks.part)
 
     def with_hints(self, func: PrimFunc, inputs: Sequence[Tensor]) -> PrimFunc:
-        """`func`, which fetches ahead what it reads of `w` if that is too large for the second cache."""
-        w, (k, *more) = self.c.w.tensor, self.c.master.reduce_axes
-        steps = self.steps if self.steps is not None else k.extent
-        if self.tile is None or self.packed is not None or w not in inputs or more or not isinstance(steps, int):
-            return func
-        if not self._is_large_matrix(self.tile):
-            return func
-        panel = Panel(func.params[list(inputs).index(w)], steps, self.tile.inside * self.lanes, self.tiles)
-        return prefetch_panels(func, panel)
+        """`func`, which fetches ahead what it reads of a weight that hardly is in the second cache any more."""
+        panel = self._panel(func, inputs)
+        return func if panel is None else prefetch_panels(func, panel)
+
+    def _panel(self, func: PrimFunc, inputs: Sequence[Tensor]) -> Panel | None:
+        """What register tiles read of `w` in a part of the reduction; None: it is small, or not in panels."""
+        w, tile = self.c.w.tensor, self.tile
+        if tile is None or self.packed is not None or w not in inputs:
+            return None
+        size, whole = numel(w.shape), numel(tuple(a.extent for a in self.c.master.reduce_axes))
+        near = min(FETCHED, self.target.l2_bytes)
+        if not isinstance(whole, int) or (isinstance(size, int) and size * w.dtype.bytes < near):
+            return None
+        buffer, width = func.params[list(inputs).index(w)], tile.inside * self.lanes
+        steps = whole
+        if self.steps is not None:
+            first = self.c.master.reduce_axes[0].extent
+            assert isinstance(first, int)
+            steps = whole // first * self.steps
+        if tile.extra is None and len(self.c.master.reduce_axes) == 1:
+            return Panel(buffer, steps, width, self.tiles)
+        in_panels = w.shape[-1] == width and numel(w.shape[1:]) == whole * width
+        return Panel(buffer, steps, width, self.tiles, tile.outside) if in_panels else None
 
     def _before(self, axis: IterVar) -> IterVar | None:
         position = self.st.leaf_axes.index(axis)

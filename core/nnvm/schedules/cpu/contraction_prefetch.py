@@ -2,62 +2,74 @@
 
     for the parts of the reduction, the column tiles:
       for the row tiles:
-        prefetch this row tile's share of the panel that the next iteration of the loop outside reads
-        acc[R rows][V vectors] += ...
-
-Of few row tiles each has many lines to ask for: its hints stand inside of the loop over the steps of the reduction.
+        for the steps of the reduction:
+          prefetch the next of the lines of the panel that the next iteration of the loop outside reads
+          acc[R rows][V vectors] += ...
 
 A panel is read from memory by the first row tile and from the caches by the others, so that memory is idle most of the
-time and the first row tile waits for it. Weights are rarely in a cache when a layer begins: those of others are.
+time and the first row tile waits for it. Weights are rarely in a cache when a layer begins: those of others are. The
+hints are spread evenly over all the work that a panel serves: a core has few lines on their way at a time, and what
+misses the first cache waits behind a burst of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from nnvm.te.expr import INDEX, Buffer, Const, Expr, Ramp, Var, binary, is_size
-from nnvm.tir.stmt import Allocate, For, If, Prefetch, PrimFunc, Stmt, seq
+from nnvm.tir.stmt import Allocate, For, If, Prefetch, PrimFunc, Seq, Stmt, seq
 from nnvm.tir.visitor import StmtMutator, free_vars, loads, substitute
 
-__all__ = ["Panel", "prefetch_panels"]
+__all__ = ["FETCHED", "LINE", "Panel", "prefetch_panels"]
 
 #: Bytes of a cache line.
 LINE = 64
-#: Hints of one row tile that are written out; row tiles below which they stand between the steps of the reduction.
-UNROLLED, FEW_TILES = 16, 5
+#: Bytes of a weight from which on it is fetched ahead.
+FETCHED = 1 << 17
 #: Row tiles that a panel is shared by where only the call knows.
 USUAL_TILES = 16
 
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """What a register tile reads of a matrix in one part of the reduction.
+    """What a register tile reads of a matrix, or of matrices one after the other, in one part of the reduction.
 
     Attributes:
-        w: the matrix, its last two axes the steps of the reduction and the columns.
+        w: its last axis are columns; those before it are steps of the reduction.
         steps: of the part.
-        width: columns.
-        tiles: full row tiles that share it; None: only the call knows.
+        width: columns of one matrix.
+        tiles: full row tiles that share it, if blocks of rows differ; None: only the call knows.
+        matrices: as many steps of the first axis of `w`.
     """
 
     w: Buffer
     steps: int
     width: int
     tiles: int | None
+    matrices: int = 1
 
     @property
     def lines(self) -> tuple[int, int]:
         """Cache lines of a step, and steps of a cache line; one of them is 1."""
         width = self.width * self.w.dtype.bytes
-        side_by_side = self.w.shape[-1] == self.width
-        return max(1, width // LINE), max(1, LINE // width) if side_by_side else 1
+        return max(1, width // LINE), max(1, LINE // width) if self.side_by_side else 1
+
+    @property
+    def side_by_side(self) -> bool:
+        """Do the steps of a matrix follow on each other without a gap?"""
+        return self.w.shape[-1] == self.width
+
+    @property
+    def count(self) -> int:
+        """Cache lines of one matrix."""
+        per_step, per_line = self.lines
+        return -(-self.steps * per_step // per_line)
 
 
 def prefetch_panels(func: PrimFunc, panel: Panel) -> PrimFunc:
     """`func` with hints for the panels; the same object where no loop over row tiles that share one is found."""
-    if panel.tiles == 1:
-        return func
     body = _Hints(panel).stmt(func.body)
     if body is func.body:
         return func
@@ -66,102 +78,135 @@ def prefetch_panels(func: PrimFunc, panel: Panel) -> PrimFunc:
 
 def _is_tile(s: Stmt) -> bool:
     """Does the body of a loop begin with accumulators in registers, where it does anything?"""
-    while isinstance(s, If):
-        s = s.then
+    while isinstance(s, (If, Seq)):
+        s = s.then if isinstance(s, If) else s.body[0]
     return isinstance(s, Allocate) and s.buffer.scope == "local"
 
 
 class _Hints(StmtMutator):
+    """Hints for the row tiles of each panel: those that are full, which are the first."""
+
     def __init__(self, panel: Panel) -> None:
         super().__init__()
         self.panel = panel
         self.loops: list[For] = []
+        #: Loops over panels that have hints already.
+        self.done: set[Var] = set()
 
     def expr(self, e: Expr) -> Expr:
         return e
 
     def visit_for(self, s: For) -> Stmt:
-        if s.kind == "serial" and self.loops and _is_tile(s.body):
-            first = self._first_access(s)
-            if first is None:
-                return s
-            if self.panel.tiles is not None and self.panel.tiles < FEW_TILES:
-                return For(s.var, s.extent, _InReduction(self, s.var, first).stmt(s.body), s.kind)
-            return For(s.var, s.extent, seq([self._share(s, first), s.body]), s.kind)
         self.loops.append(s)
-        out = self._for(s)
+        body = self._tile(s.body) if s.kind == "serial" and _is_tile(s.body) else None
+        out: Stmt = self._for(s) if body is None else For(s.var, s.extent, body, s.kind)
         self.loops.pop()
         return out
 
-    def _first_access(self, rows: For) -> tuple[Expr, ...] | None:
-        """Where the tiles of the loop `rows` begin to read the panel; None where that differs from tile to tile."""
-        read = next((x for x in loads(rows.body) if x.buffer is self.panel.w), None)
+    def _tile(self, body: Stmt) -> Stmt | None:
+        """The body of the row tiles with hints; None where they share no panel."""
+        first = self._first_access(body)
+        if first is None:
+            return None
+        depends = {v for e in first for v in free_vars(e)}
+        inside = next((i for i, s in enumerate(reversed(self.loops)) if s.var in depends), len(self.loops))
+        rows, panels = self.loops[len(self.loops) - inside :], self.loops[: len(self.loops) - inside]
+        if not rows or not panels or any(not isinstance(s.extent, Const) for s in rows[1:]):
+            return None
+        if panels[-1].var in self.done:
+            return None
+        self.done.add(panels[-1].var)
+        return _Spread(self, [s for s in panels if s.var in depends], rows, first).stmt(body)
+
+    def _first_access(self, tile: Stmt) -> tuple[Expr, ...] | None:
+        """Where the tiles begin to read the panel."""
+        read = next((x for x in loads(tile) if x.buffer is self.panel.w), None)
         if read is None:
             return None
-        kept = {rows.var, *(s.var for s in self.loops)}
+        kept = {s.var for s in self.loops}
         inside = {v for i in read.indices for v in free_vars(i) if v not in kept and not is_size(v)}
         start: dict[Var, Expr] = {v: Const(0, INDEX) for v in inside}
         *lead, column = (substitute(i, start) for i in read.indices)
-        if not isinstance(column, Ramp) or any(rows.var in free_vars(i) for i in (*lead, column)):
-            return None
-        return (*lead, column.base)
-
-    def _share(self, rows: For, first: Sequence[Expr]) -> Stmt:
-        """The hints of one row tile: its share of the lines, after those of the tiles before it."""
-        per_step, per_line = self.panel.lines
-        lines = self.panel.steps * per_step // per_line
-        share = -(-lines // (self.panel.tiles or USUAL_TILES))
-        i = Var("line")
-        before = binary("mul", rows.var, share)
-        line = binary("add", before, i)
-        hint = self.at(line, first)
-        if self.panel.tiles is not None:
-            return For(i, Const(share, INDEX), hint, "unrolled" if share <= UNROLLED else "serial")
-        left = binary("max", binary("sub", lines, before), 0)
-        return For(i, binary("min", left, share), hint)
-
-    def at(self, line: Expr, first: Sequence[Expr]) -> Prefetch:
-        """The hint for one line of the next panel."""
-        per_step, per_line = self.panel.lines
-        step = binary("mul", binary("floordiv", line, per_step), per_line)
-        column = binary("mul", binary("floormod", line, per_step), LINE // self.panel.w.dtype.bytes)
-        env = self._next_iteration()
-        *lead, k, j = (substitute(e, env) for e in first)
-        return Prefetch(self.panel.w, (*lead, binary("add", k, step), binary("add", j, column)))
-
-    def _next_iteration(self) -> dict[Var, Expr]:
-        """The variables of the loops around the row tiles when the innermost of them has moved on."""
-        env: dict[Var, Expr] = {}
-        carry: Expr = Const(1, INDEX)
-        for loop in reversed(self.loops):
-            after = binary("add", loop.var, carry)
-            if loop is self.loops[0] or not isinstance(loop.extent, Const):
-                env[loop.var] = after
-                break
-            env[loop.var], carry = binary("floormod", after, loop.extent), binary("floordiv", after, loop.extent)
-        return env
+        return (*lead, column.base) if isinstance(column, Ramp) else None
 
 
-class _InReduction(StmtMutator):
-    """Hints inside of the loop over the steps of a row tile."""
+class _Spread(StmtMutator):
+    """Puts the hints in a row tile: in the outermost of its loops that has no more than one to give at a time."""
 
-    def __init__(self, hints: _Hints, tile: Var, first: Sequence[Expr]) -> None:
+    def __init__(self, hints: _Hints, panels: Sequence[For], rows: Sequence[For], first: Sequence[Expr]) -> None:
         super().__init__()
-        self.hints, self.tile, self.first = hints, tile, first
+        self.panel, self.rows, self.first = hints.panel, rows, first
+        self.next = _next_iteration(panels)
+        self.lines = self.panel.count * self.panel.matrices
+        self.steps: list[For] = []
+        self.placed = False
 
     def expr(self, e: Expr) -> Expr:
         return e
 
+    def stmt(self, s: Stmt) -> Stmt:
+        return s if self.placed else super().stmt(s)
+
+    def visit_allocate(self, s: Allocate) -> Stmt:
+        if not self.steps and self._times() >= self.lines:
+            self.placed = True
+            return seq([self._here(), s])
+        return self._allocate(s)
+
     def visit_for(self, s: For) -> Stmt:
-        panel = self.hints.panel
-        if s.kind != "serial" or not isinstance(s.extent, Const) or panel.tiles is None:
-            return self._for(s)
+        if s.kind != "serial" or not isinstance(s.extent, Const):
+            return s
+        self.steps.append(s)
+        if self._times() < self.lines:
+            inner = self.stmt(s.body)
+            if self.placed:
+                return For(s.var, s.extent, inner, s.kind)
+        self.placed = True
+        here = self._here()
+        self.steps.pop()
+        return For(s.var, s.extent, seq([here, s.body]), s.kind)
+
+    def _times(self) -> int:
+        """How often what stands here is done for one panel."""
+        usual = self.panel.tiles or USUAL_TILES
+        tiles = [int(s.extent.value) if isinstance(s.extent, Const) else usual for s in self.rows]
+        return prod([*tiles, *(int(s.extent.value) for s in self.steps if isinstance(s.extent, Const))])
+
+    def _here(self) -> Stmt:
+        times = self._times()
+        now: Expr = Const(0, INDEX)
+        for s in (*self.rows, *self.steps):
+            now = binary("add", binary("mul", now, s.extent) if isinstance(s.extent, Const) else Const(0, INDEX), s.var)
+        start = binary("floordiv", binary("mul", now, self.lines), times)
+        if not isinstance(self.rows[0].extent, Const):
+            start = binary("min", start, self.lines)
+        i, count = Var("line"), -(-self.lines // times)
+        return For(i, Const(count, INDEX), self._hint(binary("add", start, i)), "unrolled")
+
+    def _hint(self, line: Expr) -> Prefetch:
+        """The hint for one line of the next panel."""
+        panel = self.panel
         per_step, per_line = panel.lines
-        length = -(-panel.steps // int(s.extent.value)) * per_step
-        share = -(-length // (per_line * panel.tiles))
-        i = Var("line")
-        before = binary("floordiv", binary("mul", s.var, length), per_line)
-        before = binary("add", before, binary("mul", self.tile, share))
-        line = binary("add", before, i)
-        hint = self.hints.at(line, self.first)
-        return For(s.var, s.extent, seq([For(i, Const(share, INDEX), hint, "unrolled"), s.body]), s.kind)
+        *lead, k, j = (substitute(e, self.next) for e in self.first)
+        if panel.matrices > 1:
+            lead[0] = binary("add", lead[0], binary("floordiv", line, panel.count))
+            line = binary("floormod", line, panel.count)
+        size = panel.w.dtype.bytes
+        if panel.side_by_side:
+            return Prefetch(panel.w, (*lead, k, binary("add", j, binary("mul", line, LINE // size))))
+        step = binary("mul", binary("floordiv", line, per_step), per_line)
+        column = binary("mul", binary("floormod", line, per_step), LINE // size)
+        return Prefetch(panel.w, (*lead, binary("add", k, step), binary("add", j, column)))
+
+
+def _next_iteration(loops: Sequence[For]) -> dict[Var, Expr]:
+    """The variables of the loops when the innermost of them has moved on."""
+    env: dict[Var, Expr] = {}
+    carry: Expr = Const(1, INDEX)
+    for loop in reversed(loops):
+        after = binary("add", loop.var, carry)
+        if loop is loops[0] or not isinstance(loop.extent, Const):
+            env[loop.var] = after
+            break
+        env[loop.var], carry = binary("floormod", after, loop.extent), binary("floordiv", after, loop.extent)
+    return env

@@ -17,10 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import gcd
 
 from nnvm.dim import Dim, ceildiv, symbol
 from nnvm.schedules.access import At, Inliner, Source
 from nnvm.schedules.axes import Axis, Write
+from nnvm.schedules.cpu.contraction_prefetch import FETCHED, LINE
 from nnvm.schedules.cpu.injective import stores
 from nnvm.schedules.cpu.loops import loop, parallel_loops
 from nnvm.schedules.cpu.matmul_tile import Tile, matmul_tile
@@ -30,9 +32,12 @@ from nnvm.target import Target
 from nnvm.te.expr import Buffer, Const, Expr, Reduce, Var, binary, size_var
 from nnvm.te.tensor import Read, Tensor, reads, topological
 from nnvm.tir.affine import Affine, Space, affine, atom_affine
-from nnvm.tir.stmt import Allocate, For, If, Let, Stmt, Store, seq
+from nnvm.tir.stmt import Allocate, For, If, Let, Prefetch, Stmt, Store, seq
 
 __all__ = ["Winograd", "match_winograd", "winograd"]
+
+#: Multiply-adds that are written out between hints for the weight.
+UNROLLED_WORK = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,10 +82,11 @@ class _Builder:
         self.out = {t: sources[t] for t in w.outputs}
         self.inputs = {t: s for t, s in sources.items() if t not in self.out}
         self.dtype = w.products.dtype
-        self.lanes = Lanes.of(target.lanes(self.dtype.bits))
-        space.bind(self.lanes.lane, affine(0), affine(self.lanes.count - 1))
         self.a, self.m = _int(w.tiles.shape[4]), _int(w.half.shape[4])
         self.block, self.width = _int(w.tiles.shape[6]), _int(w.products.shape[6])
+        # The layout may have been made for a processor with shorter vectors.
+        self.lanes = Lanes.of(gcd(target.lanes(self.dtype.bits), self.block, self.width))
+        space.bind(self.lanes.lane, affine(0), affine(self.lanes.count - 1))
         self.blocks, self.panels = _int(w.tiles.shape[1]), _int(w.products.shape[1])
         self.channels = self.blocks * self.block
         self.vectors = self.width // self.lanes.count
@@ -92,11 +98,11 @@ class _Builder:
         beyond = self.a - self.m
         #: Rows of tiles in this block, and the tiles in it: the last block of an image may have fewer.
         self.tile_rows, self.tiles = cut.rows, cut.rows * cut.columns * cut.images
-        if cut.locals:
+        if not cut.known:
             self.tile_rows, self.tiles = symbol("winograd_rows_here"), symbol("winograd_tiles_here")
         self.height, self.breadth = self.tile_rows * self.m + beyond, cut.columns * self.m + beyond
         # One line more between positions: they would all fall into the same set of the cache.
-        line = 64 // size
+        line = LINE // size
         self.v_step = cut.tiles * self.channels + line
         self.m_step = cut.tiles * cut.chunk * self.width + line
         longest = cut.tiles * self.m + beyond  # one row of tiles, or one column
@@ -115,13 +121,13 @@ class _Builder:
         cut = self.cut
         groups = batch // cut.images if cut.images > 1 else batch
         names = [("n", groups), ("bt", cut.down), ("bx", cut.across), ("kt", cut.parts)]
-        if cut.locals:  # one loop for all blocks of an image, whose numbers the call knows
+        if not cut.known:  # one loop for all blocks of an image, whose numbers the call knows
             names = [("n", batch), ("b", cut.down * cut.across * cut.parts)]
         axes = [Axis(Var(n), e).bind(self.space) for n, e in names]
         work = rows * columns * (self.channels * self.panels * self.width * self.a * self.a)
         self.loops, env, self.kind = parallel_loops(axes, work, self.space)
         place = [env.get(x.var, atom_affine(x.var)) if x.extent != 1 else affine(0) for x in axes]
-        if cut.locals:
+        if not cut.known:
             across, parts = affine(cut.across), affine(cut.parts)
             block = self.space.floordiv(place[1], parts)
             place[1:] = [self.space.floordiv(block, across), self.space.floormod(block, across),
@@ -130,6 +136,12 @@ class _Builder:
         self.first_image = block * cut.images
         self.ty, self.tx = bt * cut.rows, bx * cut.columns
         self.first_panel = kt * cut.part
+        #: What is computed once for a block: register tiles would divide anew.
+        self.once: list[tuple[Var, Affine]] = []
+        if not isinstance(cut.parts, int):
+            first = size_var("winograd_first_panel")
+            self.once, self.first_panel = [(first, self.first_panel)], atom_affine(first)
+            self.space.bind(first, affine(0), affine(self.panels - 1))
         self.left = affine(rows) - self.ty
 
     def _axis(self, name: str, extent: Dim) -> tuple[Axis, Affine]:
@@ -140,10 +152,12 @@ class _Builder:
         body = seq([self._transform_data(), self._chunks()])
         for buffer in (self.d, self.p, self.v, self.q, self.h):
             body = Allocate(buffer, body)
-        if self.cut.locals:
+        if not self.cut.known:
             rows = Emitter().index(self.space.minimum(affine(self.cut.rows), self.left))
             tiles = dim_value(self.tile_rows * self.tile_columns)
             body = Let(size_var(str(self.tile_rows)), rows, Let(size_var(str(self.tiles)), tiles, body))
+        for var, start in self.once:
+            body = Let(var, Emitter().index(start), body)
         for i, axis in reversed(list(enumerate(self.loops))):
             body = loop(axis, body, self.kind if i == 0 else "serial")
         for var, value in reversed(self.cut.locals):
@@ -290,10 +304,12 @@ class _Builder:
         size, larger = register_tiles(self.tiles, most)
         count = _int(ceildiv(self.tiles, most))
         out: list[Stmt] = []
-        for number, rows, start in ((larger, size + 1, 0), (count - larger, size, larger * (size + 1))):
+        for number, rows, before in ((larger, size + 1, 0), (count - larger, size, larger)):
             if number:
                 t, tile = self._axis("rt", number)
-                out.append(loop(t, self._register_tile(position, first, panel, rows, tile * rows + start)))
+                top = tile * rows + before * (size + 1)
+                hints = self._hints(position, first, panel, tile + before, count, rows)
+                out.append(loop(t, self._register_tile(position, first, panel, rows, top, hints)))
         return seq(out)
 
     def _products_of_unknown(self, position: Affine, first: Affine, panel: Affine, tiles: Dim, most: int) -> Stmt:
@@ -308,13 +324,44 @@ class _Builder:
         for rows in reversed(sizes):
             # with fewer tiles than rows the others are of no use, and lie within the block's memory
             at = self.space.maximum(affine(0), self.space.minimum(tile * rows, affine(tiles - rows)))
-            body = Let(top, Emitter().index(at), self._register_tile(position, first, panel, rows, atom_affine(top)))
-            here = loop(t, body)
+            hints = self._hints(position, first, panel, tile, -(-self.cut.tiles // most), rows)
+            body = self._register_tile(position, first, panel, rows, atom_affine(top), hints)
+            here = loop(t, Let(top, Emitter().index(at), body))
             out = here if out is None else If(binary("le", dim_value(tiles), dim_value(count * rows)), here, out)
         assert out is not None
         return out
 
-    def _register_tile(self, position: Affine, first: Affine, panel: Affine, rows: int, top: Affine) -> Stmt:
+    def _hints(
+        self, position: Affine, first: Affine, panel: Affine, tile: Affine, count: int, rows: int
+    ) -> Callable[[Affine], Stmt] | None:
+        """What register tile number `tile` of `count` asks for before some steps: lines of the panel that follows.
+
+        The weight is read once for a block, from memory, which is idle while the other tiles work."""
+        weight, chunk, size = self.inputs[self.w.weight], self.cut.chunk, self.dtype.bytes
+        elements = self.a * self.a * self.channels * self.panels * self.width
+        if elements * size < FETCHED:
+            return None
+        following = position * chunk + panel + 1
+        then, k = self.space.floordiv(following, affine(chunk)), self.space.floormod(following, affine(chunk))
+        zero = affine(0)
+        start = weight.address((zero, zero, first + k, zero, zero)) + then * weight.strides[1]
+        groups, lines = self.channels // self._written_out(rows), self.channels * self.width * size // LINE
+
+        share = -(-lines // count)
+
+        def at(group: Affine) -> Stmt:
+            line = tile * share + self.space.floordiv(group * share, affine(groups))
+            return seq([
+                Prefetch(weight.buffer, (Emitter().index(start + (line + more) * (LINE // size)),))
+                for more in range(-(-share // groups))
+            ])  # fmt: skip
+
+        return at
+
+    def _register_tile(
+        self, position: Affine, first: Affine, panel: Affine, rows: int, top: Affine,
+        hints: Callable[[Affine], Stmt] | None,
+    ) -> Stmt:  # fmt: skip
         """The products of `rows` tiles from `top` on."""
         weight, chunk = self.inputs[self.w.weight], self.cut.chunk * self.width
 
@@ -331,7 +378,13 @@ class _Builder:
             return Store(self.q, (e.index(at),), e.vector(value))
 
         shape = Tile(rows, self.vectors, self.lanes, self.dtype)
-        return matmul_tile(shape, affine(self.channels), left, right, store, self.space)
+        together = self._written_out(rows) if hints is not None else 1
+        return matmul_tile(shape, affine(self.channels), left, right, store, self.space, hints, together)
+
+    def _written_out(self, rows: int) -> int:
+        """Steps of a register tile that are written out between hints."""
+        most = max(1, UNROLLED_WORK // (rows * self.vectors))
+        return max(n for n in range(1, most + 1) if self.channels % n == 0)
 
     def _transform_back(self, first: Affine, panel: Affine) -> Stmt:
         """The outputs of all tiles for the channels of one panel."""

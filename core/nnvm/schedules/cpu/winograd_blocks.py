@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from nnvm.dim import Dim, ceildiv, dim_max, dim_min, symbol
 from nnvm.schedules.cpu.contraction_tile import step_cycles
 from nnvm.target import Target
-from nnvm.te.expr import Expr, Var, dim_expr, size_var
+from nnvm.te.expr import THREADS, Expr, Var, dim_expr, size_var
 
 __all__ = ["Blocks", "Products", "blocks_of", "most_rows", "register_tiles"]
 
@@ -70,6 +70,11 @@ class Blocks:
     images: int = 1
     locals: tuple[tuple[Var, Expr], ...] = ()
 
+    @property
+    def known(self) -> bool:
+        """Are the blocks known now (the parts need not be)?"""
+        return all(isinstance(d, int) for d in (self.rows, self.columns, self.down, self.across))
+
 
 def register_tiles(tiles: int, most: int) -> tuple[int, int]:
     """Register tiles of about equal size: some have `rows` + 1 rows (their number is the second), the others `rows`."""
@@ -104,31 +109,43 @@ def _of_known(rows: int, columns: int, batch: Dim, p: Products, target: Target) 
         return number(s) * _block_cycles(s[0] * s[1] * s[2], p, target)
 
     x, y, images = min(sizes, key=lambda s: (cycles(s), s))
-    part = _ceildiv(p.panels, _ceildiv(PARALLEL_BLOCKS, number((x, y, images))))
-    tiles = x * y * images
-    return Blocks(tiles, y, x, _ceildiv(rows, y), _ceildiv(columns, x), part, _ceildiv(p.panels, part),
-                  _chunk(tiles, part, p, target), images)  # fmt: skip
+    tiles, local = x * y * images, _Locals()
+    part, parts = _parts(p.panels, number((x, y, images)), local)
+    return Blocks(tiles, y, x, _ceildiv(rows, y), _ceildiv(columns, x), part, parts,
+                  _chunk(tiles, p.panels, p, target), images, local.found)  # fmt: skip
 
 
 def _of_unknown(rows: Dim, columns: Dim, batch: Dim, p: Products, target: Target) -> Blocks:
     least = min(MOST_TILES, most_rows(p.vectors, target))
     tiles = min(range(least, MOST_TILES + 1), key=lambda t: (_block_cycles(t, p, target) / t, t))
-    found: list[tuple[Var, Expr]] = []
-
-    def local(name: str, value: Dim) -> Dim:
-        if isinstance(value, int):
-            return value
-        found.append((size_var(f"winograd_{name}"), dim_expr(value)))
-        return symbol(f"winograd_{name}")
-
+    local = _Locals()
     x = local("columns", _even(columns, tiles))
     y = local("rows", _even(rows, dim_max(1, tiles // x)))
     across, down = local("across", ceildiv(columns, x)), local("down", ceildiv(rows, y))
-    count = dim_max(1, batch * down * across)
-    wanted = dim_min(p.panels, ceildiv(PARALLEL_BLOCKS, count))
-    part = local("part", ceildiv(p.panels, wanted))
-    parts = local("parts", ceildiv(p.panels, part))
-    return Blocks(tiles, y, x, down, across, part, parts, _chunk(tiles, p.panels, p, target), locals=tuple(found))
+    part, parts = _parts(p.panels, dim_max(1, batch * down * across), local)
+    return Blocks(tiles, y, x, down, across, part, parts, _chunk(tiles, p.panels, p, target), locals=local.found)
+
+
+class _Locals:
+    """Gives names to sizes."""
+
+    def __init__(self) -> None:
+        self.found: tuple[tuple[Var, Expr], ...] = ()
+
+    def __call__(self, name: str, value: Dim) -> Dim:
+        if isinstance(value, int):
+            return value
+        self.found = (*self.found, (size_var(f"winograd_{name}"), dim_expr(value)))
+        return symbol(f"winograd_{name}")
+
+
+def _parts(panels: int, blocks: Dim, local: _Locals) -> tuple[Dim, Dim]:
+    """Panels of a part, and parts, of which there are no more than threads want: each transforms the data anew."""
+    if isinstance(blocks, int) and blocks >= PARALLEL_BLOCKS:
+        return panels, 1
+    wanted = dim_min(panels, ceildiv(dim_min(PARALLEL_BLOCKS, symbol(THREADS)), blocks))
+    part = local("part", ceildiv(panels, wanted))
+    return part, local("parts", ceildiv(panels, part))
 
 
 def _even(extent: Dim, most: Dim) -> Dim:
