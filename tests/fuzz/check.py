@@ -134,13 +134,19 @@ SUMS = re.compile(
 )
 
 
+#: Operators that may name any of equal elements, unless asked for a stable order, and where `dim` stands among their
+#: arguments: which one eager names depends on the vectors of the processor.
+TIES = {"aten::sort": 1, "aten::topk": 2, "aten::kthvalue": 2}
+
+
 #: Operators that eager itself computes to no more than this, relative: trigamma's series ends early.
 INEXACT = {"aten::polygamma": 1e-9}
 
 
 class Nudged(TorchDispatchMode):
-    """Moves inexact float results by up to two units in the last place, of sums in that of the largest of them, and
-    gives NaN any sign: which one it has is the processor's choice, by the order of the operands."""
+    """Moves inexact float results by up to two units in the last place, of sums in that of the largest of them, gives
+    NaN any sign (which one it has is the processor's choice, by the order of the operands), and selects and sorts
+    equal elements in any order."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -150,8 +156,10 @@ class Nudged(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten.view.dtype and args[0].is_floating_point():
             self.nudge(args[0], exact=False)  # what is exact in a float's value may not be so in its bits
-        out = func(*args, **(kwargs or {}))
-        schema = func._schema
+        kwargs, schema = kwargs or {}, func._schema
+        if schema.name in TIES and not kwargs.get("stable") and args[0].dim():
+            return self.reordered(func, args, kwargs)
+        out = func(*args, **kwargs)
         if any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns):
             return out
         if MOVING.search(schema.name):
@@ -161,6 +169,14 @@ class Nudged(TorchDispatchMode):
             if isinstance(t, torch.Tensor) and t.is_floating_point() and t.numel() and not t._is_zerotensor():
                 self.nudge(t, summed=summed, error=INEXACT.get(schema.name, 0.0))
         return out
+
+    def reordered(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The operator, to which the elements along its axis come in another order; places as they were before."""
+        at = TIES[func._schema.name]
+        dim = kwargs.get("dim", args[at] if len(args) > at else -1)
+        order = torch.randperm(args[0].shape[dim], generator=self.g)
+        values, places = func(args[0].index_select(dim, order), *args[1:], **kwargs)
+        return values, order[places]
 
     def nudge(self, t: torch.Tensor, exact: bool = True, summed: bool = False, error: float = 0.0) -> None:
         """`exact`: integers stay as they are; `summed`: the step is one of the largest element; `error`: of eager."""

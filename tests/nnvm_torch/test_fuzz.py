@@ -219,6 +219,26 @@ def test_rounding_in_the_bits_of_a_float_is_no_fault_and_more_is(dtype, bits, ta
         assert check(p, off(1000)).kind == "value"
 
 
+@pytest.mark.parametrize("selects", ["torch.sort(x1, -1)", "torch.topk(x1, 5, 1)", "torch.kthvalue(x1, 7)"])
+@pytest.mark.parametrize("values,equal", [("integers()", True), ("normal()", False)])
+def test_another_place_of_equal_elements_is_no_fault_and_one_of_another_element_is(selects, values, equal):
+    def reordered(gm, inputs):
+        """Another one of equal elements, and a wrong place where all differ."""
+        selecting = [n for n in gm.graph.nodes if n.target in (torch.sort, torch.topk, torch.kthvalue)]
+        for node in selecting:
+            def select(x, *args, function=node.target, **kwargs):
+                values, places = function(x.flip(-1), *args, **kwargs)
+                return values, x.shape[-1] - 1 - places if equal else places
+
+            node.target = select
+        gm.recompile()
+        return gm.forward
+
+    p = program(f"v2, v3 = {selects}", results=("v2", "v3"), inputs=(Input("x1", (4, 33), values=values),))
+    found = check(p, reordered)
+    assert found is None if equal else found.kind == "value" and "result 1" in found.detail
+
+
 def test_the_script_of_a_model_runs():
     p = program("v2 = torch.exp(x1) @ w3", inputs=(X1, Input("w3", (4, 2), kind="parameter")))
     code = p.script().replace('"nnvm"', '"eager"')
