@@ -72,9 +72,12 @@ def test_polygamma_of_negative_numbers_by_recurrence(check: Any, n: int) -> None
     check("polygamma", [x], expected, tolerance=4000, n=n)
 
 
-def test_digamma_at_its_poles(check: Any) -> None:
-    x = torch.tensor([0.0, -0.0, -1.0, -5.0, -math.inf])
-    check("digamma", [x], torch.digamma(x))
+def test_polygamma_at_its_poles(check: Any) -> None:
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+        x = torch.tensor([0.0, -0.0, -1.0, -5.0, -18.0, -math.inf, math.nan, -(2.0**30)], dtype=dtype)
+        check("digamma", [x], torch.digamma(x))
+        for n in (1, 2, 3, 4):  # trigamma is finite there, as the sine of pi x rounded is not 0
+            check("polygamma", [x], torch.polygamma(n, x), tolerance=30, n=n)
 
 
 GENERAL: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {

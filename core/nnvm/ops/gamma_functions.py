@@ -41,18 +41,25 @@ class _Functions:
     select: Callable[[Any, Any, Any], Any]
 
 
-def _polygamma(x: Any, n: int, f: _Functions) -> Any:
+def _polygamma(x: Any, n: int, at_pole: Any, f: _Functions) -> Any:
+    """`at_pole`: pi x rounded in the type of computation, from which PyTorch has a finite trigamma at a pole."""
     zero, one = f.number(0.0), f.number(1.0)
     negative = x < zero
     positive = _of_positive(f.select(negative, one - x, x), n, f)
     rest = x - f.unary("round", x)
     angle = rest * f.number(math.pi)
+    if n == 1:
+        angle = f.select(f.unary("abs", rest) > zero, angle, at_pole)
     reflected = _by_cot(f.unary("cos", angle) / f.unary("sin", angle), n, f) * f.number(-(math.pi ** (n + 1)))
     mirrored = positive if n % 2 == 0 else zero - positive
     below = reflected + mirrored
     if n % 2 == 0:  # the limits from the two sides differ
         below = f.select(f.unary("abs", rest) > zero, below, f.number(math.nan))
-    return f.select(negative, below, positive)
+    value = f.select(negative, below, positive)
+    if n < 2:
+        return value
+    pole = f.select(x <= zero, f.number((-1.0) ** (n + 1) * math.inf), value)
+    return f.select(f.unary("abs", rest) > zero, value, pole)
 
 
 def _of_positive(x: Any, n: int, f: _Functions) -> Any:
@@ -114,12 +121,13 @@ def _order(value: Any) -> int:
 
 def _expression(x: Expr, n: int) -> Expr:
     wide = te.cast(x, F64)
-    return te.cast(_polygamma(wide, n, _Functions(lambda v: te.const(v, F64), te.unary, te.select)), x.dtype)
+    angle = te.cast(x * te.const(math.pi, x.dtype), F64)
+    return te.cast(_polygamma(wide, n, angle, _Functions(lambda v: te.const(v, F64), te.unary, te.select)), x.dtype)
 
 
 def _array(x: Array, n: int) -> Array:
     functions = {"round": np.rint, "cos": np.cos, "sin": np.sin, "log": np.log, "abs": np.abs}
-    result: Array = _polygamma(x.astype(np.float64), n,
+    result: Array = _polygamma(x.astype(np.float64), n, (x * x.dtype.type(math.pi)).astype(np.float64),
                                _Functions(np.float64, lambda name, v: functions[name](v), np.where))  # fmt: skip
     return result.astype(x.dtype)
 
