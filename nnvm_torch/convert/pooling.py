@@ -81,7 +81,8 @@ def _adaptive_max_pool(n: int) -> Any:
 
 
 def _adaptive_max_with_indices(c: Context, x: NodeEntry, n: int) -> Value:
-    """Windows as rows of a table of flat positions; shorter ones begin again with their first."""
+    """Windows as rows of a table of flat positions; shorter ones repeat their last. The place is that of the first of
+    equal elements and of the last NaN, as in eager."""
     lead = x.type.shape[:-n]
     sizes = [d for d in x.type.shape[-n:] if isinstance(d, int)]
     wanted = [d for d in c.shape[-n:] if isinstance(d, int)]
@@ -92,12 +93,17 @@ def _adaptive_max_with_indices(c: Context, x: NodeEntry, n: int) -> Value:
         begin = np.arange(count) * size // count
         lengths = -(-(np.arange(count) + 1) * size // count) - begin
         taps = np.arange(lengths.max())
-        places = begin[:, None] + np.where(taps < lengths[:, None], taps, 0)
+        places = begin[:, None] + np.minimum(taps, lengths[:, None] - 1)
         flat = (flat[:, None, :, None] * size + places[None, :, None, :]).reshape(len(flat) * count, -1)
     windows, width = flat.shape
     rows = c.op("take", c.reshape(x, (*lead, math.prod(sizes))), c.const_tensor(flat, I64), axis=len(lead), mode="clip")
     values = c.op("max", rows, axis=(len(lead) + 1,), keepdims=False)
     which = c.op("argmax", rows, axis=len(lead) + 1, keepdims=False)
+    if x.type.dtype.is_float:
+        taps = c.const_tensor(np.arange(width), I64)
+        seen = c.op("where", c.op("isnan", rows), taps, c.const(-1, I64))
+        nan = c.op("max", seen, axis=(len(lead) + 1,), keepdims=False)
+        which = c.op("where", c.op("greater_equal", nan, c.const(0, I64)), nan, which)
     place = c.op("add", which, c.const_tensor(np.arange(windows) * width, I64))
     indices = c.op("take", c.const_tensor(flat.reshape(-1), I64), place, axis=0, mode="clip")
     return c.reshape(values, c.shape), c.reshape(indices, c.outs[1].shape)

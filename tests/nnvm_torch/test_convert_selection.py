@@ -127,6 +127,18 @@ def test_pooling_puts_back_what_it_took():
     check(lambda x: F.adaptive_max_pool3d(x, (2, 3, 2), return_indices=True), R(2, 5, 7, 4))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_adaptive_pooling_takes_the_last_nan_and_the_first_of_equal_elements(dtype):
+    x = R(2, 5, 7, 9).round()
+    x[torch.rand(x.shape) < 0.25] = float("nan")
+    x[torch.rand(x.shape) < 0.2] = float("-inf")
+    x[0, 0] = float("-inf")
+    x = x.to(dtype)
+    check(lambda x: F.adaptive_max_pool1d(x[0], 4, return_indices=True), x)
+    check(lambda x: F.adaptive_max_pool2d(x, (3, 4), return_indices=True), x)
+    check(lambda x: F.adaptive_max_pool3d(x, (2, 3, 3), return_indices=True), x)
+
+
 def test_batch_norm_keeps_what_training_wants():
     def fn(x, mean, variance):
         return torch.native_batch_norm(x, None, None, mean, variance, False, 0.1, 1e-5)
