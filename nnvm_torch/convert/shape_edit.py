@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from nnvm.dim import Dim
 from nnvm.graph import NodeEntry
@@ -48,15 +50,21 @@ def _write(c: Context, x: NodeEntry, piece: NodeEntry, axis: int, begin: Dim, le
 
 
 def check_apart(t: torch.Tensor) -> None:
-    """NeedsMemory where elements of `t` share memory: eager writes to a copy that lies in the same way, and what is
-    written shows in other elements."""
-    reach = 1  # of the axes with smaller strides
-    for stride, n in sorted((s, n) for s, n in zip(t.stride(), t.shape) if n != 1 and isinstance(s, int)):
-        if stride < reach:
+    """NeedsMemory where elements of `t` may share memory: eager writes to a copy that lies in the same way, and what is
+    written shows in other elements. Where only the call knows sizes or strides, how they compare becomes a guard."""
+    reach: int | torch.SymInt = 1  # of the axes with smaller strides
+    axes = [(s, n) for s, n in zip(t.stride(), t.shape) if not (isinstance(n, int) and n == 1)]
+    for stride, n in sorted(axes, key=lambda axis: _example(axis[0])):
+        known = math.inf not in (_example(stride), _example(reach))
+        if not (bool(stride >= reach) if known else statically_known_true(stride >= reach)):
             raise NeedsMemory("a write to a copy of a tensor whose elements share memory")
-        if not isinstance(n, int):
-            return  # the strides of further axes are multiples of a size known at the call
         reach = stride * (n - 1) + reach
+
+
+def _example(n: int | torch.SymInt) -> float:
+    """A size as it was when the graph was traced; what has no value there is taken for large."""
+    value = n if isinstance(n, int) else n.node.hint
+    return math.inf if value is None else float(value)
 
 
 @converts("slice_scatter.default")

@@ -128,6 +128,36 @@ def test_writes_to_copies_of_what_shares_memory(lies):
     assert (nnvm_torch.report().native_fraction == 1.0) == apart
 
 
+OVERLAPPING = {
+    "windows": lambda n: torch.randn(4 + n).as_strided((4, n), (1, 1)),
+    "tall windows": lambda n: torch.randn(4 + n).as_strided((n, 4), (1, 1)),
+    "rows": lambda n: torch.randn(3 * n).as_strided((3, n), (n - 1, 1)),
+    "expanded": lambda n: torch.randn(n, 1).expand(n, 4),
+}
+APART = {
+    "in order": lambda n: torch.randn(4, n), "transposed": lambda n: torch.randn(n, 4).t(),
+    "a part": lambda n: torch.randn(n, 9)[1:, 2:-1], "permuted": lambda n: torch.randn(n, 3, n).permute(2, 0, 1),
+    "stepped": lambda n: torch.randn(3, 2 * n)[:, ::2],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lies", [*OVERLAPPING, *APART])
+def test_writes_to_copies_of_sizes_that_only_the_call_knows(lies):
+    def fn(x):
+        return torch.select_scatter(x, x.select(1, 0) * 2, 1, 0)
+
+    nnvm_torch.reset()
+    torch._dynamo.reset()
+    made = torch.compile(fn, backend="nnvm", dynamic=True)
+    for n in (3, 5, 7):
+        x = {**OVERLAPPING, **APART}[lies](n)
+        got, want = made(x), fn(x)
+        torch.testing.assert_close(got, want, rtol=0, atol=0)
+        assert got.stride() == want.stride()
+    if lies in APART:
+        assert nnvm_torch.report().native_fraction == 1.0, nnvm_torch.report()
+
+
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 0, 1, 2), (0, 2, 3, 1), (1, 0, 3, 2)])
 @pytest.mark.parametrize("stats", [True, False])
 def test_batch_norms_over_a_batch_lie_as_in_eager(order, stats):
