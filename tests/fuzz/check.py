@@ -134,6 +134,10 @@ SUMS = re.compile(
 )
 
 
+#: Sums whose terms may cancel: what is rounded on the way is larger than the result.
+TOTALS = ("aten::sum", "aten::mean")
+
+
 #: Operators that may name any of equal elements, unless asked for a stable order, and where `dim` stands among their
 #: arguments: which one eager names depends on the vectors of the processor.
 TIES = {"aten::sort": 1, "aten::topk": 2, "aten::kthvalue": 2}
@@ -167,7 +171,8 @@ class Nudged(TorchDispatchMode):
         summed = SUMS.search(schema.name) is not None
         for t in pytree.tree_leaves(out):
             if isinstance(t, torch.Tensor) and t.is_floating_point() and t.numel() and not t._is_zerotensor():
-                self.nudge(t, summed=summed, error=INEXACT.get(schema.name, 0.0))
+                terms = _terms(schema.name, args[0], t) if schema.name in TOTALS else 0.0
+                self.nudge(t, summed=summed, error=INEXACT.get(schema.name, 0.0), terms=terms)
         return out
 
     def reordered(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -178,11 +183,13 @@ class Nudged(TorchDispatchMode):
         values, places = func(args[0].index_select(dim, order), *args[1:], **kwargs)
         return values, order[places]
 
-    def nudge(self, t: torch.Tensor, exact: bool = True, summed: bool = False, error: float = 0.0) -> None:
-        """`exact`: integers stay as they are; `summed`: the step is one of the largest element; `error`: of eager."""
+    def nudge(self, t: torch.Tensor, exact: bool = True, summed: bool = False, error: float = 0.0,
+              terms: float = 0.0) -> None:  # fmt: skip
+        """`exact`: integers stay as they are; `summed`: the step is one of the largest element, or of the rounding of
+        `terms`; `error`: of eager."""
         with torch.no_grad():
             wide, eps = t.double(), max(torch.finfo(t.dtype).eps, error)
-            unit = eps * _size(wide[wide.isfinite()]) if summed else 0.0
+            unit = max(eps * _size(wide[wide.isfinite()]), terms) if summed else 0.0
             step = torch.randn(t.shape, generator=self.g, dtype=torch.float64)
             moved = wide + step * (unit or eps * wide)
             moved = ((wide / unit).round() * unit if unit and self.coarse else moved).to(t.dtype)
@@ -190,6 +197,14 @@ class Nudged(TorchDispatchMode):
                 kept = (t == t.round()) & exact | ~t.isfinite() | ~moved.isfinite()
                 signs = torch.randint(0, 2, t.shape, generator=self.g) * 2 - 1
                 t.copy_(torch.where(t.isnan(), t.copysign(signs), torch.where(kept, t, moved)))
+
+
+def _terms(name: str, x: torch.Tensor, total: torch.Tensor) -> float:
+    """A rounding of n terms added up: that of the root of n times the largest one."""
+    n = max(x.numel() / total.numel(), 1.0)
+    eps = torch.finfo(total.dtype if total.dtype == torch.float64 else torch.float32).eps
+    wide = x.double()
+    return eps * _size(wide[wide.isfinite()]) * n**0.5 / (n if name == "aten::mean" else 1.0)
 
 
 def check(program: Program, backend: Any = "nnvm") -> Fault | None:

@@ -219,6 +219,24 @@ def test_rounding_in_the_bits_of_a_float_is_no_fault_and_more_is(dtype, bits, ta
         assert check(p, off(1000)).kind == "value"
 
 
+@pytest.mark.parametrize("by,kind", [(3e-8, None), (1e-5, "value")])
+@pytest.mark.parametrize("total", ["sum", "mean"])
+def test_rounding_of_terms_that_cancel_is_no_fault_and_more_is(total, by, kind):
+    def moved(x):
+        return getattr(x, total)() + by * (x.numel() if total == "sum" else 1)
+
+    def off(gm, inputs):
+        for node in gm.graph.nodes:
+            if node.target == total:
+                node.target, node.op = moved, "call_function"
+        gm.recompile()
+        return gm.forward
+
+    p = program(f"v2 = x1.{total}()", inputs=(Input("x1", (8, 64)),)).with_(seed=38)  # a mean of -2e-5
+    found = check(p, off)
+    assert (found.kind if found else None) == kind
+
+
 @pytest.mark.parametrize("selects", ["torch.sort(x1, -1)", "torch.topk(x1, 5, 1)", "torch.kthvalue(x1, 7)"])
 @pytest.mark.parametrize("values,equal", [("integers()", True), ("normal()", False)])
 def test_another_place_of_equal_elements_is_no_fault_and_one_of_another_element_is(selects, values, equal):
