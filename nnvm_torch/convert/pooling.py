@@ -100,8 +100,8 @@ def _adaptive_max_with_indices(c: Context, x: NodeEntry, n: int) -> Value:
     values = c.op("max", rows, axis=(len(lead) + 1,), keepdims=False)
     which = c.op("argmax", rows, axis=len(lead) + 1, keepdims=False)
     if x.type.dtype.is_float:
-        taps = c.const_tensor(np.arange(width), I64)
-        seen = c.op("where", c.op("isnan", rows), taps, c.const(-1, I64))
+        nth = c.const_tensor(np.arange(width), I64)
+        seen = c.op("where", c.op("isnan", rows), nth, c.const(-1, I64))
         nan = c.op("max", seen, axis=(len(lead) + 1,), keepdims=False)
         which = c.op("where", c.op("greater_equal", nan, c.const(0, I64)), nan, which)
     place = c.op("add", which, c.const_tensor(np.arange(windows) * width, I64))
