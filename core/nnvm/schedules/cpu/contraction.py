@@ -27,6 +27,7 @@ from nnvm.schedules.cpu.contraction_match import Contraction, match
 from nnvm.schedules.cpu.contraction_pack import PAGE, far_rows, pack_axis, pack_columns, pack_rows
 from nnvm.schedules.cpu.contraction_prefetch import FETCHED, Panel, prefetch_panels
 from nnvm.schedules.cpu.contraction_tile import Blocks, RegisterTile, tile_rows
+from nnvm.schedules.cpu.merge_axes import merge_rows
 from nnvm.schedules.kernel import Strides
 from nnvm.target import Target
 from nnvm.te.expr import Cast, Expr
@@ -70,6 +71,10 @@ def contraction(
     found = match(inputs, outputs, strides)
     if found is None:
         return None
+    while found.vector is not None and (merged := merge_rows(found, inputs, outputs, strides)) is not None:
+        if (again := match(*merged)) is None:
+            break
+        found, (inputs, outputs, strides) = again, merged
     for cut in (True, False):
         try:
             plan = _Plan(found, target, strides, cut)
@@ -176,8 +181,9 @@ class _Plan:
             inner, written = [extra_o, vo], [extra_i, *written]
         columns = [a for a in self._axes("column") if a not in (vector, tile.extra)]
         others = [a for a in self._axes("row") if a is not tile.row]
-        outer = [*(a for a in (*self._axes("batch"), *self._axes("free")) if a is not vector), *others[:-1]]
-        rows, mid = [], others[-1:]
+        mid = [a for a in others[-1:] if a.extent != 1]
+        outer = [a for a in (*self._axes("batch"), *self._axes("free"), *others) if a not in (vector, *mid)]
+        rows = []
         if blocks.images is not None:
             images_o, images_i = st.split(outer.pop(), blocks.images)
             outer, mid = [*outer, images_o], [images_i, *mid]
@@ -188,6 +194,9 @@ class _Plan:
             blocked = mid or rows
             block, blocked[0] = st.split(blocked[0], blocks.rows)
             outer.append(block)
+            if blocked is rows and not isinstance(count, int) and blocks.rows > PARALLEL_ITERATIONS:
+                # Threads share strips, of which there may be none: there are no more tiles in a block than fit.
+                rows = [*st.split(rows[0], -(-blocks.rows // PARALLEL_ITERATIONS))]
         if (self.prologue or blocks.across) and isinstance(inner[0].extent, int) and inner[0].extent >= 2 * CHUNK_TILES:
             wide = self.prologue or inner[0].extent >= CHUNK_TILES * PARALLEL_ITERATIONS
             first, inner[0] = st.split(inner[0], CHUNK_TILES if wide else CHUNK_TILES // 2)
@@ -205,7 +214,7 @@ class _Plan:
             st.vectorize(a) if a is vl else st.unroll(a)
         before = self.prologue or self.packed_rows
         shared = outer if before or blocks.across else [*outer, *tiles[: tiles.index(pack_at) + 1]]
-        shared = shared if before or blocks.part or self.packed else [*shared, *mid, *rows]
+        shared = shared if before or blocks.part or self.packed else [*shared, *mid, *rows[:1]]
         around = self._parallel(outer if before else [], shared)
         self._attach_prologue(around)
         self._attach_rows(around)
@@ -267,7 +276,8 @@ class _Plan:
         count: Dim = vector.extent // self.lanes if extra is None else extra.extent
         most = 6 if not isinstance(count, int) else min(6, max(1, count))
         options: list[tuple[float, int, int]] = []
-        overhead = MATRIX_STEP if len([a for a in self._axes("row") if a.extent != 1]) == 1 else 0.0
+        alone = extra is None and len([a for a in self._axes("row") if a.extent != 1]) == 1
+        overhead = MATRIX_STEP if alone else 0.0
         for vectors in range(1, most + 1):
             if extra is None and (vectors * self.lanes > block or block % (vectors * self.lanes)) and vectors > 1:
                 continue  # a tile must not straddle blocks
@@ -384,7 +394,7 @@ class _Plan:
     def _step_rows(self, tile: RegisterTile) -> int:
         """Rows in one step of the axis that is cut into blocks: of a tile, or (an estimate of) all rows of the tiles'
         axis."""
-        if len(self._axes("row")) < 2 or tile.row is None:
+        if len([a for a in self._axes("row") if a.extent != 1]) < 2 or tile.row is None:
             return tile.rows
         return estimate(tile.row.extent, UNKNOWN_SIZE)
 
