@@ -296,3 +296,27 @@ def test_shared_arguments_stay_shared() -> None:
     both = expand_expr(Binary("add", once, once))
     assert isinstance(both, Binary) and both.a is both.b
     assert expand_expr(Broadcast(once, 4)).lanes == 4
+
+
+@pytest.mark.parametrize("divisor", [6.0, 3.0, 7.0, 0.1, 12.5, 1e20, 1.1e-20])
+def test_quotients_by_constants_are_rounded_correctly(divisor: float) -> None:
+    d = const(float(np.float32(divisor)), F32)
+    x = Var("x", F32)
+    e = expand_expr(Binary("div", x, d))
+    assert not any(isinstance(n, Binary) and n.op == "div" for n in post_order(e))
+    values = arguments(F32, QUICK, f"quotient {divisor}")
+    with np.errstate(all="ignore"):
+        exact = values / np.float32(divisor)
+        got = np.asarray(evaluate_expr(e, {x: values}))
+        usual = ~(np.abs(values) < 2.0**-100) | (values == 0)
+    np.testing.assert_array_equal(got[usual], exact[usual])
+    np.testing.assert_array_equal(np.signbit(got[got == 0]), np.signbit(exact[got == 0]))
+    assert errors(got, exact.astype(np.float64)).max() <= 1
+
+
+@pytest.mark.parametrize("divisor", [4.0, 0.25, -6.0, 0.0, math.inf, math.nan, 1e35])
+def test_other_quotients_stay(divisor: float) -> None:
+    e = Binary("div", Var("x", F32), const(divisor, F32))
+    assert expand_expr(e) is e
+    other = Binary("div", Var("x", F32), const(6.0, F32))
+    assert expand_expr(other, fma=False) is other

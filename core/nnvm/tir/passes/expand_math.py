@@ -15,7 +15,7 @@ but + - * /, fma, sqrt, floor, min, max, copysign, select, comparisons, conversi
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf
+from math import frexp, inf
 
 from nnvm.dtype import F32, F64, DType
 from nnvm.te.expr import Binary, Broadcast, Cast, Const, Expr, Unary
@@ -24,7 +24,7 @@ from nnvm.tir.passes.math.exponential import exp, exp2, exp_plus_one, expm1, sig
 from nnvm.tir.passes.math.inverse_trigonometric import acos, asin, atan
 from nnvm.tir.passes.math.logarithm import log, log1p, log2, log10
 from nnvm.tir.passes.math.trigonometric import cos, sin
-from nnvm.tir.passes.math.vector import Vector
+from nnvm.tir.passes.math.vector import Vector, rounded
 from nnvm.tir.passes.math.wide import acosh, asinh, atanh, cosh, erfc, pow, sinh, tan
 from nnvm.tir.stmt import PrimFunc
 from nnvm.tir.visitor import StmtMutator
@@ -98,6 +98,8 @@ class _Expand(StmtMutator):
                 return simple
         if e.op == "add" and (sum_ := self._plus_one(e)) is not None:
             return sum_
+        if e.op == "div" and (quotient := self._by_constant(e)) is not None:
+            return quotient
         if function is None:
             return self.generic(e)
         a, b = self.expr(e.a), self.expr(e.b)
@@ -120,6 +122,14 @@ class _Expand(StmtMutator):
             return exp_plus_one(v, self.expr(f.a.a), -1.0)
         return function(v, self.expr(f.a))
 
+    def _by_constant(self, e: Binary) -> Expr | None:
+        """A quotient with a constant divisor."""
+        t, divisor = e.dtype.compute, _number(e.b)
+        if divisor is None or not self._fma or t != F32 or not _has_plain_inverse(divisor):
+            return None
+        out = _quotient(self._vector(t, e.lanes), _widened(self.expr(e.a), t), divisor)
+        return out if t == e.dtype else Cast(out, e.dtype)
+
     def _simple_power(self, e: Binary) -> Expr | None:
         """Powers that a few operations give: x**2, x**3, 1/x, sqrt(x)."""
         power = _number(e.b)
@@ -138,6 +148,24 @@ def _number(e: Expr) -> float | None:
 
 def _widened(x: Expr, t: DType) -> Expr:
     return x if x.dtype == t else Cast(x, t)
+
+
+def _has_plain_inverse(divisor: float) -> bool:
+    """May a float32 quotient be made with the inverse of `divisor`? For powers of 2 LLVM makes a product anyway."""
+    if not 2.0**-100 < divisor < 2.0**100 or rounded(divisor, F32) != divisor:
+        return False
+    significand, _ = frexp(divisor)
+    return significand != 0.5 and significand * 2**24 != 2**24 - 1
+
+
+def _quotient(v: Vector, x: Expr, divisor: float) -> Expr:
+    """`x / divisor`, correctly rounded, in the time of three products: Markstein, Computation of elementary functions
+    on the IBM RISC System/6000 processor (1990), theorem 4. Below 2**-100 the last bit may be another one."""
+    inverse = v.number(1.0 / divisor)
+    first = v.mul(x, inverse)
+    rest = v.fma(first, divisor, Unary("neg", x))
+    out = v.fma(Unary("neg", rest), inverse, first)
+    return v.select(v.compare("eq", out, out), out, first)  # infinite ones leave no rest
 
 
 def _square_root(v: Vector, x: Expr) -> Expr:
