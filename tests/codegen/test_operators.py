@@ -28,7 +28,8 @@ from nnvm.dtype import (
     f32_to_bf16,
 )
 from nnvm.kernel_error import KernelZeroDivisionError
-from nnvm.runtime.llvm_jit import compile_funcs
+from nnvm.runtime.llvm_jit import assembly, compile_funcs
+from nnvm.target import Target
 from nnvm.te.expr import (
     ARITHMETIC,
     BITWISE,
@@ -343,3 +344,29 @@ def test_clamp_carries_nan() -> None:
         },
         [(values(F32)[2:], F32)],
     )
+
+
+def inverses(lanes: int) -> PrimFunc:
+    a, y, at = Buffer("a", (lanes,), F32), Buffer("y", (lanes,), F32), Ramp(const(0), 1, lanes)
+    return PrimFunc("f", (a, y), 1, (), Store(y, (at,), Unary("inverse", Load(a, (at,)))))
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+def test_inverses(lanes: int) -> None:
+    """As a division gives them, but for one in some thousands; by a step from an estimate where vectors are longest."""
+    (kernel,) = compile_funcs([inverses(lanes)])
+    rng = np.random.default_rng(lanes)
+    values = np.exp2(rng.uniform(-119, 119, (4096, lanes))) * rng.choice([-1, 1], (4096, lanes))
+    values = values.astype(np.float32)
+    found = np.empty_like(values)
+    for x, y in zip(values, found):
+        kernel(x, y)
+    exact = np.float32(1) / values
+    assert (np.abs(found - exact) <= np.spacing(np.abs(exact))).all() and (found == exact).mean() > 0.99
+
+
+def test_inverses_do_without_the_divider() -> None:
+    long = Target.parse("llvm -mcpu=skylake-avx512 -mtriple=x86_64-unknown-linux-gnu")
+    text = assembly(inverses(16), long)
+    assert "vrcp14ps" in text and "vdivps" not in text
+    assert "vdivps" in assembly(inverses(8), long)

@@ -161,7 +161,7 @@ def _operations(e: Expr) -> int:
 
 
 @pytest.mark.parametrize(
-    ("op", "most"), [("exp", 18), ("sigmoid", 17), ("tanh", 27), ("erf", 31), ("exp2", 17), ("expm1", 18), ("log", 31)]
+    ("op", "most"), [("exp", 18), ("sigmoid", 18), ("tanh", 27), ("erf", 31), ("exp2", 17), ("expm1", 18), ("log", 31)]
 )
 def test_hot_functions_stay_short(op: str, most: int) -> None:
     e = expand_expr(Unary(op, Var("x", F32)))
@@ -214,7 +214,7 @@ def test_one_plus_tanh(t: DType, fma: bool) -> None:
         exact = 2 / (1 + np.exp(-2 * values.astype(np.float64 if t == F32 else np.longdouble)))
     assert errors(np.asarray(evaluate_expr(e, {x: values})), exact).max() <= 2
     assert evaluate_expr(e, {x: np.array([-math.inf], t.numpy)}) == 0
-    assert t == F64 or not fma or _operations(e) <= 17
+    assert t == F64 or not fma or _operations(e) <= 18
 
 
 @pytest.mark.parametrize("fma", [True, False])

@@ -16,10 +16,10 @@ from nnvm.dtype import BOOL, F64, I64, DType
 from nnvm.dtype import dtype as as_dtype
 
 __all__ = [
-    "ARITHMETIC", "BITWISE", "COMPARISONS", "INDEX", "LOGICAL", "MATH", "REDUCERS", "THREADS", "Binary", "Bitcast",
-    "Broadcast", "Buffer", "Cast", "Check", "Const", "Expr", "ExprLike", "Fma", "Load", "Ramp", "Reduce", "Select",
-    "Unary", "Var", "VectorReduce", "binary", "cast", "check", "const", "dim_expr", "fma", "is_size", "load",
-    "maximum", "minimum", "select", "size_var", "unary",
+    "ARITHMETIC", "BITWISE", "COMPARISONS", "INDEX", "LOGICAL", "MACHINE", "MATH", "REDUCERS", "THREADS", "Binary",
+    "Bitcast", "Broadcast", "Buffer", "Cast", "Check", "Const", "Expr", "ExprLike", "Fma", "Load", "Ramp", "Reduce",
+    "Select", "Unary", "Var", "VectorReduce", "binary", "cast", "check", "const", "dim_expr", "fma", "is_size",
+    "load", "maximum", "minimum", "select", "size_var", "unary",
 ]  # fmt: skip
 
 #: Type of loop variables and of everything an address is computed from.
@@ -39,6 +39,10 @@ LOGICAL = ("not", "isnan", "isinf")  # unary, result: bool for isnan/isinf; `not
 MATH = ("neg", "abs", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan",
         "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "sigmoid", "floor",
         "ceil", "trunc", "round", "lgamma")  # fmt: skip
+
+#: What functions are expanded to for machines: `inverse` is 1 / x within a unit in the last place, of float32 between
+#: 2**-120 and 2**120, where a processor has something faster than its division.
+MACHINE = ("inverse",)
 
 #: Reductions and the values they start from. `argmax`/`argmin` reduce (value, index) and give the index (int64), the
 #: first of equal ones; NaN wins. `min`/`max` carry NaN through.
@@ -172,7 +176,7 @@ class Var(Expr):
 
 @dataclass(eq=False, slots=True)
 class Unary(Expr):
-    """`op` of MATH or LOGICAL applied to `a`."""
+    """`op` of MATH, MACHINE or LOGICAL applied to `a`."""
 
     op: str
     a: Expr

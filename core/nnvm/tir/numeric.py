@@ -74,7 +74,7 @@ _FUNCTIONS: dict[str, Callable[[Value], Value]] = {
 #: Exact, or rounded once, in the type itself.
 _EXACT: dict[str, Callable[[Value], Value]] = {
     "neg": operator.neg, "abs": abs, "sqrt": np.sqrt, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc,
-    "round": np.rint,
+    "round": np.rint, "inverse": lambda x: x.dtype.type(1) / x,
 }  # fmt: skip
 
 

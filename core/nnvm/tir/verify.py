@@ -17,6 +17,7 @@ from nnvm.te.expr import (
     COMPARISONS,
     INDEX,
     LOGICAL,
+    MACHINE,
     MATH,
     REDUCERS,
     THREADS,
@@ -83,7 +84,7 @@ def _binary(e: Binary) -> str | None:
 
 def _unary(e: Unary) -> str | None:
     t = e.a.dtype
-    if e.op not in MATH and e.op not in LOGICAL:
+    if e.op not in MATH and e.op not in MACHINE and e.op not in LOGICAL:
         return f"unknown function {e.op}"
     if e.op == "not":
         return f"not of {t}" if t.is_float else None

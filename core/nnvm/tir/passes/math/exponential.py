@@ -172,7 +172,12 @@ def _logistic(v: Vector, x: Expr, k: float) -> Expr:
     q = v.polynomial(r, [c * (-k) ** (i + 2) for i, c in enumerate(EXP_Q[v.dtype])])
     e = v.fma(q, v.mul(r, r), v.neg(r) if k == 1 else v.mul(r, -k))
     s = 2.0**-shift
-    return v.div(k * s, v.add(v.fma(t, e, s), t))
+    return _over(v, k * s, v.add(v.fma(t, e, s), t))
+
+
+def _over(v: Vector, a: float, b: Expr) -> Expr:
+    """`a / b`, a power of 2 over what is far from overflow."""
+    return v.mul(v.unary("inverse", b), a) if v.dtype == F32 else v.div(a, b)
 
 
 def tanh(v: Vector, x: Expr) -> Expr:
@@ -186,5 +191,5 @@ def tanh(v: Vector, x: Expr) -> Expr:
     r = v.fma(v.sub(z, magic), -LN2 / 2, clamped)  # a coarse ln2 will do: the exponential's weight is small
     doubled = [c * 2.0**k for k, c in enumerate((1.0, 1.0, *EXP_Q[v.dtype]))]
     e = v.mul(v.polynomial(r, doubled), power_of_two(v, z))
-    large = v.sub(1.0, v.div(2.0, v.add(e, 1.0)))
+    large = v.sub(1.0, _over(v, 2.0, v.add(e, 1.0)))
     return v.copysign(v.select(v.compare("lt", y, _TANH_SPLIT), small, large), x)  # -0 stays -0
