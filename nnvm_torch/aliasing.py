@@ -50,16 +50,32 @@ def look_at_bases(gm: fx.GraphModule) -> None:
 
 def refuse_lost_edits(gm: fx.GraphModule) -> None:
     """RuntimeError where a graph of Dynamo edits windows with gaps between them (`unfold` with a step greater than the
-    window) in place: AOTAutograd writes zeros to what lies between."""
+    window) in place: AOTAutograd writes zeros to what lies between; or multiplies in place what cannot have the type of
+    the product, of which AOTAutograd makes a cast."""
     windows: set[fx.Node] = set()
     for node in gm.graph.nodes:
         below = node.args[0] if node.args else None
         if not isinstance(below, fx.Node):
             continue
+        if node.target in _PRODUCTS_IN_PLACE and len(node.args) == 2:
+            _refuse_cast(below, node.args[1])
         if below in windows and _edits(node):
             raise RuntimeError("an edit in place of windows that leave gaps (unfold with a step greater than its size)")
         if (below in windows and _share_memory(node, below)) or _leaves_gaps(node):
             windows.add(node)
+
+
+_PRODUCTS_IN_PLACE = (operator.imul, "mul_", "multiply_")
+
+
+def _refuse_cast(x: fx.Node, by: Any) -> None:
+    """RuntimeError, as eager's, where the product cannot be written to `x`."""
+    of, other = (a.meta.get("example_value") if isinstance(a, fx.Node) else a for a in (x, by))
+    if not isinstance(of, torch.Tensor) or not isinstance(other, (torch.Tensor, int, float, complex)):
+        return
+    result = torch.result_type(of, other)
+    if not torch.can_cast(result, of.dtype):
+        raise RuntimeError(f"result type {result} can't be cast to the desired output type {of.dtype}")
 
 
 def _leaves_gaps(node: fx.Node) -> bool:

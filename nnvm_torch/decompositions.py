@@ -205,6 +205,9 @@ def _with_ours(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., 
     for target in _overloads(("threshold.default",)):
         if target in table:
             table[target] = partial(_threshold, table[target])
+    for target in _overloads(("lerp.Scalar", "lerp.Tensor")):
+        if target in table:
+            table[target] = partial(_lerp, table[target])
     for target in _overloads(("ldexp.Tensor",)):
         table[target] = _ldexp
     return table
@@ -227,6 +230,13 @@ def _threshold(decomposed: Callable[..., Any], x: torch.Tensor, threshold: Any, 
     if dtype is not None and not (holds(dtype, threshold) and holds(dtype, value)):
         return NotImplemented
     return decomposed(x, threshold, value)
+
+
+def _lerp(decomposed: Callable[..., Any], x: torch.Tensor, end: torch.Tensor, weight: Any) -> Any:
+    """PyTorch's decomposition of floats, by a number that ATen takes for their kind."""
+    dtype = dtype_of(x.dtype)
+    fits = dtype is None or isinstance(weight, torch.Tensor) or holds(dtype.compute, weight)
+    return decomposed(x, end, weight) if fits and x.is_floating_point() else NotImplemented
 
 
 def _soft_margin(decomposed: Callable[..., Any], x_at: int, *args: Any) -> Any:

@@ -4,13 +4,20 @@ is run, as in eager."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import fx
 
+from nnvm_torch.convert.table import holds
+from nnvm_torch.tensors import dtype_of
+
 __all__ = ["refusal"]
+
+#: Pointwise operators that torch does not mark as such.
+_UNMARKED = frozenset({"fill", "floor_divide", "masked_fill", "rsub", "true_divide", "__and__", "__or__"})
 
 #: Operators besides pointwise ones whose kernels take one element as they take many.
 _ALONG_AXES = frozenset({
@@ -22,19 +29,28 @@ _ALONG_AXES = frozenset({
 def refusal(node: fx.Node) -> str | None:
     """What ATen says against the call, tried on tensors of one element; None where it has nothing against it.
 
-    Only calls with integers or bool among their tensors are tried: all operators that we convert have kernels for
-    floating point."""
+    Of calls on floating point only those are tried with a number that a tensor's type does not hold, or with a bool
+    for a number: all operators that we convert have kernels for it."""
     target: Any = node.target
-    if torch.Tag.pointwise not in target.tags and target._schema.name.removeprefix("aten::") not in _ALONG_AXES:
+    name = target._schema.name.removeprefix("aten::")
+    if torch.Tag.pointwise not in target.tags and name not in _ALONG_AXES and name not in _UNMARKED:
         return None
     kinds: list[Any] = []
     for a in (*node.args, *node.kwargs.values()):
         if (kind := _kind(a)) is None:
             return None
         kinds.append(kind)
-    if not any(k[0] == "tensor" and not (k[1].is_floating_point or k[1].is_complex) for k in kinds):
+    types = [k[1] for k in kinds if k[0] == "tensor"]
+    numbers = [k[-1] for k in kinds if k[0] == "plain" and isinstance(k[-1], (int, float))]
+    if all(t.is_floating_point or t.is_complex for t in types) and not any(_is_odd(v, types) for v in numbers):
         return None
     return _tried(target, tuple(kinds[: len(node.args)]), tuple(zip(node.kwargs, kinds[len(node.args) :])))
+
+
+def _is_odd(number: int | float, types: Sequence[torch.dtype]) -> bool:
+    """Is it a bool, or beyond what one of the types holds?"""
+    known = [d for t in types if (d := dtype_of(t)) is not None]
+    return isinstance(number, bool) or not all(holds(d, number) for d in known)
 
 
 def _kind(a: Any) -> tuple[Any, ...] | None:

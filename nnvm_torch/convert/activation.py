@@ -22,6 +22,13 @@ def _elu(c: Context, x: NodeEntry, alpha: float = 1.0, scale: float = 1.0, input
     return c.op("elu", x, alpha=float(alpha), scale=float(scale), input_scale=float(input_scale))
 
 
+@converts("celu.default")
+def _celu(c: Context, x: NodeEntry, alpha: float = 1.0) -> Value:
+    if alpha == 0:
+        raise Unsupported("celu with an alpha of 0")
+    return _elu(c, x, alpha, 1.0, 1 / alpha)
+
+
 @converts("leaky_relu.default")
 def _leaky_relu(c: Context, x: NodeEntry, slope: float = 0.01) -> Value:
     if not c.dtype.is_float:

@@ -7,7 +7,8 @@ from typing import Any
 
 from nnvm.dtype import DType
 from nnvm.graph import NodeEntry
-from nnvm_torch.convert.table import TABLE, Context, Scalar, Unsupported, Value, converts, overload
+from nnvm_torch.convert.table import TABLE, Context, Scalar, Unsupported, Value, converts, holds, overload
+from nnvm_torch.tensors import constant_tensor
 
 __all__: list[str] = []
 
@@ -92,26 +93,27 @@ def _angle(c: Context, x: NodeEntry) -> Value:
 # arithmetic
 
 
-def _opmath(c: Context, *operands: Operand) -> DType:
-    """The type to compute in: float32 where a half tensor meets a scalar, which eager does not round first."""
-    scalar = any(not isinstance(x, NodeEntry) or x.type.rank == 0 for x in operands)
-    return c.dtype.compute if scalar else c.dtype
+def _unrounded(c: Context, y: Operand) -> DType:
+    """The type in which eager multiplies and divides by `y`: of a half type float32 where it is one number, which eager
+    does not round first. Other operators, and a number on the left, round it."""
+    return c.dtype.compute if not isinstance(y, NodeEntry) or y.type.rank == 0 else c.dtype
 
 
-def _arith(name: str) -> Any:
+def _arith(name: str, rounds: bool = True) -> Any:
     def convert(c: Context, x: Operand, y: Operand) -> Value:
-        t = _opmath(c, x, y)
-        return c.cast(c.op(name, c.value(x, t), c.value(y, t)), c.dtype)
+        t = c.dtype if rounds else _unrounded(c, y)
+        left = c.cast(c.value(x, c.dtype), t)
+        return c.cast(c.op(name, left, c.value(y, t)), c.dtype)
 
     return convert
 
 
-def _register_binary(name: str, *targets: str) -> None:
-    converts(*targets)(_arith(name))
+def _register_binary(name: str, *targets: str, rounds: bool = True) -> None:
+    converts(*targets)(_arith(name, rounds))
 
 
-_register_binary("multiply", "mul.Tensor", "mul.Scalar")
-_register_binary("divide", "div.Tensor", "div.Scalar", "true_divide.Tensor", "true_divide.Scalar")
+_register_binary("multiply", "mul.Tensor", "mul.Scalar", rounds=False)
+_register_binary("divide", "div.Tensor", "div.Scalar", "true_divide.Tensor", "true_divide.Scalar", rounds=False)
 _register_binary("maximum", "maximum.default")
 _register_binary("minimum", "minimum.default")
 _register_binary("fmax", "fmax.default")
@@ -121,7 +123,7 @@ _register_binary("hypot", "hypot.default")
 _register_binary("copysign", "copysign.Tensor", "copysign.Scalar")
 _register_binary("remainder", "remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
 _register_binary("fmod", "fmod.Tensor", "fmod.Scalar")
-_register_binary("floor_divide", "floor_divide.default", "floor_divide.Scalar")
+_register_binary("floor_divide", "floor_divide.default", "floor_divide.Scalar", rounds=False)
 for _n in ("and", "or", "xor"):
     _register_binary(f"bitwise_{_n}", f"bitwise_{_n}.Tensor", f"bitwise_{_n}.Scalar", f"bitwise_{_n}.Scalar_Tensor",
                      f"__{_n}__.Tensor", f"__{_n}__.Scalar")  # fmt: skip
@@ -157,8 +159,7 @@ def _rsub(c: Context, x: Operand, y: Operand, alpha: Scalar = 1) -> Value:
 @converts("div.Tensor_mode", "div.Scalar_mode")
 def _div_mode(c: Context, x: Operand, y: Operand, *, rounding_mode: str | None = None) -> Value:
     name = {None: "divide", "trunc": "trunc_divide", "floor": "floor_divide"}[rounding_mode]
-    t = _opmath(c, x, y)
-    return c.cast(c.op(name, c.value(x, t), c.value(y, t)), c.dtype)
+    return _arith(name, rounds=False)(c, x, y)  # type: ignore[no-any-return]
 
 
 @converts("addcmul.default")
@@ -179,8 +180,7 @@ def _addcdiv(c: Context, x: NodeEntry, a: NodeEntry, b: NodeEntry, *, value: Sca
 
 @converts("pow.Tensor_Tensor", "pow.Scalar")
 def _pow(c: Context, x: Operand, y: Operand) -> Value:
-    t = _opmath(c, x, y)
-    return c.cast(c.op("power", c.value(x, t), c.value(y, t)), c.dtype)
+    return c.op("power", c.value(x, c.dtype), c.value(y, c.dtype))
 
 
 @converts("pow.Tensor_Scalar")
@@ -230,7 +230,19 @@ def _where(c: Context, condition: NodeEntry, x: Operand, y: Operand) -> Value:
 
 @converts("masked_fill.Scalar", "masked_fill.Tensor")
 def _masked_fill(c: Context, x: NodeEntry, mask: NodeEntry, value: Operand) -> Value:
+    if isinstance(value, NodeEntry) and _may_overflow(value, c.dtype):
+        raise Unsupported(f"a tensor of {value.type.dtype} whose number may not fit into {c.dtype}")
     return c.op("where", c.truth(mask), c.stored(value, c.dtype), c.cast(x, c.dtype))
+
+
+def _may_overflow(value: NodeEntry, dtype: DType) -> bool:
+    """Might the only number of a tensor be one that ATen does not take for a tensor of `dtype`?"""
+    given = value.type.dtype
+    if value.node.is_constant:
+        return not holds(dtype, constant_tensor(value.node.attrs["value"], value.type).item())
+    if given == dtype or given.is_bool or dtype.is_bool:
+        return False
+    return given.is_float or given.bits > dtype.bits if dtype.is_int else given.bits > dtype.bits
 
 
 def _bounded(c: Context, x: NodeEntry, low: Operand | None, high: Operand | None) -> NodeEntry:

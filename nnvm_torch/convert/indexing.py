@@ -141,7 +141,7 @@ def _along(c: Context, x: NodeEntry, dim: int, index: NodeEntry, src: NodeEntry,
 def _index_add(c: Context, x: NodeEntry, dim: int, index: NodeEntry, src: NodeEntry, *, alpha: Scalar = 1) -> Value:
     src = c.cast(src, x.type.dtype)
     if alpha != 1:
-        src = c.op("multiply", src, c.value(alpha, x.type.dtype))
+        src = c.op("multiply", src, c.stored(alpha, x.type.dtype))
     return _along(c, x, dim, index, src, "add")
 
 

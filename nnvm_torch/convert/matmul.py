@@ -53,12 +53,12 @@ def _sum(c: Context, x: NodeEntry, y: NodeEntry, beta: Scalar, alpha: Scalar) ->
     t = c.dtype.compute
     y = c.cast(y, t)
     if alpha != 1:
-        y = c.op("multiply", y, c.value(alpha, t))
+        y = c.op("multiply", y, c.stored(alpha, t))
     if beta == 0:
         return c.cast(y, c.dtype)
     x = c.cast(x, t)
     if beta != 1:
-        x = c.op("multiply", x, c.value(beta, t))
+        x = c.op("multiply", x, c.stored(beta, t))
     return c.cast(c.op("add", x, y), c.dtype)
 
 
