@@ -31,7 +31,8 @@ from nnvm_torch.runner import Runner
 from nnvm_torch.shared_memory import SharedMemory, apart, written_inputs
 from nnvm_torch.verifying import Verified, forced_calls, is_repeatable
 
-__all__ = ["Call", "StrictError", "compile_call", "compile_fx", "compile_lock", "is_plain_subclass", "nnvm"]
+__all__ = ["Call", "StrictError", "compile_call", "compile_fx", "compile_lock", "forward_mode", "is_plain_subclass",
+           "nnvm"]  # fmt: skip
 
 Compiled = Callable[[list[Any]], Any]
 
@@ -66,6 +67,12 @@ def nnvm(
     from torch._subclasses.fake_tensor import DataDependentOutputException
 
     chosen = Options.make(options, mode, **more)
+    if forward_mode():
+        warn_once("forward-mode differentiation needs eager's operators; graphs run in eager inside a dual_level")
+        record(GraphRecord("inference", 0, len(gm.graph.nodes), failure="forward-mode differentiation",
+                           owner=calling_owner()))  # fmt: skip
+        return gm.forward  # type: ignore[no-any-return]
+    _compile_anew_in_forward_mode()
     if any(map(_is_zeros, example_inputs)):
         # Dynamo compiles once more for inputs that are none: these have other dispatch keys
         compiled = nnvm(gm, [_dense(a) for a in example_inputs], options=chosen)
@@ -120,6 +127,20 @@ def nnvm(
             warn_once(f"PyTorch's AOTAutograd could not trace a graph, which runs in eager instead: {text_of(e)}")
             record(GraphRecord("inference", 0, len(gm.graph.nodes), failure=f"AOTAutograd: {e}", owner=owner))
             return gm.forward  # type: ignore[no-any-return]
+
+
+def forward_mode() -> bool:
+    """Is a level of forward-mode differentiation open, where tensors may carry tangents?"""
+    return torch.autograd.forward_ad._current_level >= 0
+
+
+def _compile_anew_in_forward_mode() -> None:
+    """Has Dynamo compile again what is called in another level of forward-mode differentiation, which it does not."""
+    if torch._guards.TracingContext.try_get() is not None:
+        from torch._dynamo.guards import install_guard
+        from torch._dynamo.variables.ctx_manager import DualLevelContextManager
+
+        install_guard(DualLevelContextManager._guards_singleton)
 
 
 def _is_zeros(a: Any) -> bool:

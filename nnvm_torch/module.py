@@ -13,7 +13,7 @@ from torch._C._functorch import maybe_current_level as transform_level
 from torch.utils import _device
 from torch.utils import _pytree as pytree
 
-from nnvm_torch.backend import Call, compile_call, compile_lock, is_plain_subclass
+from nnvm_torch.backend import Call, compile_call, compile_lock, forward_mode, is_plain_subclass
 from nnvm_torch.capture import CaptureError, Traced, trace
 from nnvm_torch.dynamic import Bucket, DynamicAxes, Placed
 from nnvm_torch.faults import warn_once
@@ -62,7 +62,10 @@ def compile(
     compiled = CompiledModule(module, Options.make(options), dynamic, axes)
     if example_inputs is not None or example_kwargs is not None:
         args = example_inputs if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
-        compiled.prepare(tuple(args) if example_inputs is not None else (), dict(example_kwargs or {}))
+        try:
+            compiled.prepare(tuple(args) if example_inputs is not None else (), dict(example_kwargs or {}))
+        except _InEager as e:
+            compiled._say_in_eager(e)
     return compiled
 
 
@@ -223,6 +226,13 @@ class CompiledModule(nn.Module):
     def extra_repr(self) -> str:
         return f"nnvm, compiled for {len(self._nnvm_shapes)} kinds of inputs"
 
+    def _call_impl(self, *args: Any, **kwargs: Any) -> Any:
+        """Without the hooks of all modules, unless it has hooks of its own: they run for the module that it replaces,
+        and would run once more."""
+        if self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks:
+            return super()._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+        return self.forward(*args, **kwargs)
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         try:
             return self._checked(args, kwargs)
@@ -237,8 +247,12 @@ class CompiledModule(nn.Module):
         try:
             return self._forward(args, kwargs)
         except _InEager as e:
-            warn_once(f"{type(self._nnvm_module).__name__}: {e}; such a call runs in eager")
+            self._say_in_eager(e)
             return self._nnvm_module(*args, **kwargs)
+
+    def _say_in_eager(self, why: Exception) -> None:
+        """Warns, once, that calls run in eager."""
+        warn_once(f"{type(self._nnvm_module).__name__}: {why}; such a call runs in eager")
 
     def _training(self) -> tuple[bool, ...]:
         """The training flag of each module."""
@@ -250,6 +264,8 @@ class CompiledModule(nn.Module):
     def _forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if transform_level() is not None:
             raise _InEager("a transform of torch.func is applied to it")
+        if forward_mode():
+            raise _InEager("it is called inside a dual_level of forward-mode differentiation")
         mode = (self._training(), *_mode())
         latest = self._nnvm_latest
         if latest is not None and not kwargs and latest.fits(mode, args):

@@ -152,6 +152,8 @@ def hidden_work(module: torch.nn.Module) -> str | None:
             return f"a {type(m).__name__} has backward hooks"
         if any(p is not None and not isinstance(p, torch.nn.Parameter) for p in m._parameters.values()):
             return f"a parameter of a {type(m).__name__} is a plain tensor"
+        if any(isinstance(v, torch.ScriptObject) for v in m.__dict__.values()):
+            return f"a {type(m).__name__} holds an object of TorchScript, as quantised modules hold their weights"
     return None
 
 

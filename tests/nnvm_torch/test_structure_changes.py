@@ -114,3 +114,61 @@ def test_transforms_of_torch_func() -> None:
                 lambda m: m(x),
             ):
                 torch.testing.assert_close(f(run), f(module))
+
+
+@pytest.mark.filterwarnings("ignore:.*runs? in eager")
+def test_hooks_of_all_modules_run_as_often_as_in_eager() -> None:
+    module = nn.Sequential(nn.Linear(4, 5), nn.Sequential(nn.Tanh()))
+    run, x = nnvm_torch.compile(module), torch.randn(3, 4)
+    run(x)
+    hooks = torch.nn.modules.module
+    seen: list[str] = []
+    for register in (
+        hooks.register_module_forward_hook, hooks.register_module_forward_pre_hook,
+        hooks.register_module_full_backward_hook, hooks.register_module_full_backward_pre_hook,
+    ):  # fmt: skip
+        orders = []
+        for call in (module, run):
+            with register(lambda m, *_: seen.append(type(m).__name__)):
+                call(x.clone().requires_grad_()).sum().backward()
+            orders.append(seen.copy())
+            seen.clear()
+        assert len(orders[0]) == 4 and orders[1] == orders[0]
+    run.register_forward_hook(lambda m, args, out: seen.append("own"))
+    run(x)
+    assert seen == ["own"]
+
+
+@pytest.mark.filterwarnings("ignore:.*in eager")
+@pytest.mark.parametrize("grad", [True, False])
+def test_forward_mode_differentiation(grad: bool) -> None:
+    """Tangents of inputs, with and without parameters that want gradients, of what is compiled and is not yet."""
+    from torch.autograd import forward_ad
+
+    module = nn.Sequential(nn.Linear(4, 5), nn.Tanh()).requires_grad_(grad)
+    x, tangent = torch.randn(3, 4), torch.randn(3, 4)
+
+    def differentiated(call: nn.Module) -> torch.Tensor:
+        with forward_ad.dual_level():
+            result = forward_ad.unpack_dual(call(forward_ad.make_dual(x, tangent))).tangent
+        assert result is not None
+        return result
+
+    for compiled in (nnvm_torch.compile(module), torch.compile(module, backend="nnvm")):
+        for _ in range(2):
+            torch.testing.assert_close(differentiated(compiled), differentiated(module))
+            torch.testing.assert_close(torch.func.jvp(compiled, (x,), (tangent,))[1], differentiated(module))
+            torch.testing.assert_close(compiled(x), module(x))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_quantised_modules_give_eagers_answers() -> None:
+    from torch.ao.quantization import quantize_dynamic
+
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).eval()
+    quantised = quantize_dynamic(module, {nn.Linear}, dtype=torch.qint8)
+    x = torch.randn(3, 8)
+    for compiled in (nnvm_torch.compile(quantised, x), torch.compile(quantised, backend="nnvm")):
+        for _ in range(2):
+            assert torch.equal(compiled(x), quantised(x))
