@@ -110,6 +110,23 @@ def test_pooling_of_unknown_sizes(name: str, geometry: dict[str, Any], layout: s
     assert layout == "NCHW" or unrolled, "taps and neighbouring pixels are written out"
 
 
+@pytest.mark.parametrize("width,strides", [(17, 3), (9, 1), (6, 2)])
+@pytest.mark.parametrize("name", ["max_pool1d", "avg_pool1d"])
+def test_borders_beside_which_only_the_call_knows_sizes(name: str, width: int, strides: int) -> None:
+    """A border one wide has no axis of its own: vectors go along one whose size is unknown."""
+    n, c = symbol("n"), symbol("c")
+    x = data((n, c, width))
+    graph = graph_of([op(name, x, pool_size=(3,), strides=(strides,), padding=((1, 1),))], [x])
+    with known_ranges([("n", 1, None), ("c", 1, None)]):
+        kernel = compile_funcs([lower_group(graph, Target.host(), "kernel")])[0]
+    for env in ({"n": 1, "c": 1}, {"n": 7, "c": 4}, {"n": 33, "c": 2}, {"n": 3, "c": 40}):
+        a = rand(env["n"], env["c"], width)
+        right = groups.reference(graph, [a])[0]
+        out = np.empty(right.shape, np.float32)
+        kernel(a.reshape(-1), out.reshape(-1), symbols=env)
+        np.testing.assert_allclose(out, right, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("kernel", [3, 5])
 def test_depthwise_of_unknown_sizes(stride: int, kernel: int) -> None:

@@ -159,8 +159,9 @@ def _around(axis: Axis, low: int, high: int, size: int) -> Callable[[Affine], Af
 
 
 def _longest(program: RowProgram) -> Axis:
-    """The axis for vectors at a border of the axis that had them before."""
-    return max(program.kept, key=lambda a: a.extent if isinstance(a.extent, int) else 0)
+    """The axis for vectors at a border of the axis that had them before. One whose extent only the call knows comes
+    last, yet before those of extent 1, which may have vanished."""
+    return max(program.kept, key=lambda a: a.extent if isinstance(a.extent, int) else 1.5)
 
 
 def _is_condition(e: Expr) -> bool:
