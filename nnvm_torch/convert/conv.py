@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from nnvm.dim import Dim
@@ -37,77 +36,10 @@ def _convolution(
     }  # fmt: skip
     name = f"conv{n}d"
     inputs = [c.cast(t, c.dtype) for t in (x, weight, *([] if bias is None else [bias]))]
-    if transposed and (phases := _phases(weight, attrs, _spread(output_padding, n))) is not None:
-        return _lead(c, _by_phases(c, *inputs, phases=phases), lead)
     if transposed:
         name, attrs["output_padding"] = f"conv{n}d_transpose", _spread(output_padding, n)
-    return _lead(c, c.op(name, *inputs, **attrs), lead)
-
-
-def _lead(c: Context, out: NodeEntry, lead: bool) -> NodeEntry:
+    out = c.op(name, *inputs, **attrs)
     return c.reshape(out, c.shape) if lead else out
-
-
-@dataclass(frozen=True)
-class _Phases:
-    """One spatial axis of a transposed convolution by phases: output o takes input i through kernel element k where
-    i * step + k = o + padding, so that with o + padding = step * m + phase it is the convolution at m with the elements
-    phase, phase + step, ... of the kernel, turned round.
-
-    Attributes:
-        first: m of output 0.
-        taps: elements of each phase.
-        after: zeros after the data.
-        start: outputs of m = `first` before output 0.
-    """
-
-    step: int
-    first: int
-    taps: tuple[int, ...]
-    after: int
-    start: int
-
-
-def _phases(weight: NodeEntry, attrs: Mapping[str, Any], more: Sequence[int]) -> list[_Phases] | None:
-    """The axes where an output takes several inputs (of a kernel as long as its step each takes one: a product, whose
-    phases one loop nest computes); None where data is left out at the border."""
-    kernel = weight.type.shape[2:]
-    out: list[_Phases] = []
-    for k, s, (low, _), d, extra in zip(kernel, attrs["strides"], attrs["padding"], attrs["dilation"], more):
-        if not isinstance(k, int) or k < s or d != 1:
-            return None
-        taps = tuple(-(-(k - p) // s) for p in range(s))
-        axis = _Phases(s, low // s, taps, (k + extra - 1 - low) // s, low % s)
-        if min(taps) - 1 < axis.first or axis.after < 0:
-            return None
-        out.append(axis)
-    several = any(axis.step > 1 and max(axis.taps) > 1 for axis in out)
-    return out if several and attrs["groups"] == 1 else None
-
-
-def _by_phases(c: Context, x: NodeEntry, weight: NodeEntry, bias: NodeEntry | None = None, *,
-               phases: Sequence[_Phases]) -> NodeEntry:  # fmt: skip
-    """A convolution for each phase, and their results between each other."""
-    n = len(phases)
-    kernel = c.transpose(weight, (1, 0, *range(2, n + 2)))
-
-    def of(axis: int, part: NodeEntry, taps: tuple[int, ...]) -> NodeEntry:
-        """[N, O, extent, 1 or step, ...], with the steps of the axes from `axis` on."""
-        if axis == n:
-            padding = tuple((t - 1 - p.first, p.after) for t, p in zip(taps, phases))
-            flipped = c.op("flip", part, axes=tuple(range(2, n + 2)))
-            out = c.op(f"conv{n}d", x, flipped, *([] if bias is None else [bias]), padding=padding)
-            return c.reshape(out, (*out.type.shape[:2], *(d for extent in out.type.shape[2:] for d in (extent, 1))))
-        step = phases[axis].step
-        parts = [of(axis + 1, c.slice(part, 2 + axis, p, t, step), (*taps, t)) for p, t in enumerate(phases[axis].taps)]
-        return c.concat(parts, 2 * axis + 3)
-
-    both = of(0, kernel, ())
-    shape = both.type.shape
-    out = c.reshape(both, (*shape[:2], *(e * p.step for e, p in zip(shape[2::2], phases))))
-    for axis, p in enumerate(phases):
-        out = c.slice(out, 2 + axis, p.start, c.shape[len(c.shape) - n + axis])
-    return out
 
 
 def _resize(c: Context, x: NodeEntry, size: Sequence[Dim], mode: str, align_corners: bool,

@@ -39,6 +39,8 @@ _PIPELINE: tuple[str, ...] = (
     "ReplaceOp",
     # after the merging: a scale that two convolutions share has two users and stays
     "FoldScaleAxis",
+    # after the scales are in the weights, as the parts take their shares of them; before the layouts of the parts
+    "Decompose",
     # after the scales are in the weights, as it packs these; before the cut, so that packed weights are prepared
     "AlterOpLayout",
     # on the final layouts, which decide what an algorithm may read; before the cut: its weights are prepared too

@@ -39,7 +39,7 @@ def aliases(graph: Graph) -> dict[NodeEntry, Alias]:
     concatenation that lies elsewhere already, or has to be contiguous where it cannot be."""
     found: dict[NodeEntry, Alias] = {}
     for node in reversed(graph.nodes):
-        if node.attrs.get("in_place") and node.op.attr("joins"):
+        if node.attrs.get("in_place") and node.op.has("places"):
             _add_parts(node, found)
         elif node.attrs.get("in_place") == "output":
             permutation = node.op.attr("permutation")(node.attrs, node.outputs[0].type.rank)
@@ -63,12 +63,10 @@ def _strides(e: NodeEntry, found: dict[NodeEntry, Alias]) -> Strides:
 def _add_parts(node: Node, found: dict[NodeEntry, Alias]) -> None:
     whole = node[0]
     strides = _strides(whole, found)
-    axis = node.op.attr("joins")(node.attrs, whole.type.rank)
-    start: Dim = 0
-    for e in node.inputs:
+    places = node.op.attr("places")(node.attrs, [e.type.shape for e in node.inputs], strides)
+    for e, (begin, own) in zip(node.inputs, places):
         part = covered(e)
-        _place(part, whole, start * strides[axis], strides if part == e else None, found)
-        start = start + e.type.shape[axis]
+        _place(part, whole, begin, own if part == e else None, found)
 
 
 def _place(

@@ -65,6 +65,8 @@ declare("combine", "(nodes: Sequence[Node]) -> Sequence[NodeEntry] | None",
         "Nodes of the op on the same first input as one wider op (graph/passes/combine_parallel.py).")  # fmt: skip
 declare("algorithm", "(node, is_fixed: Callable[[Node], bool], target) -> tuple[NodeEntry, ...] | None",
         "The op by another algorithm, where that is faster (graph/passes/choose_algorithm.py).")  # fmt: skip
+declare("decompose", "(node) -> NodeEntry | None",
+        "The op as others that together are faster (graph/passes/decompose.py).")  # fmt: skip
 declare("inplace", "tuple[tuple[int, int], ...]", "(input, output) pairs that may share memory.")
 declare("view", "bool", "The single output is the first input under another shape: contiguous, no copy.")
 declare("scale_axis", "see graph/passes/fold_scale_axis.py", "How scales along an axis move through the op.")
@@ -117,5 +119,7 @@ declare("prologue", "tuple[int, ...]",
 declare("view_offset", "(attrs, inputs: tuple[TensorType, ...]) -> Dim | None",
         "Byte offset in the first input where the output is a contiguous part of it; else None.")  # fmt: skip
 declare("joins", "(attrs, rank) -> int", "The axis along which the inputs follow each other and make up the output.")
+declare("places", "(attrs, shapes of the inputs, strides of the output) -> sequence of (begin: Dim, strides)",
+        "Where the inputs, which make up the output, lie in its memory, in elements.")  # fmt: skip
 declare("strided_view", "(attrs, input: TensorType, strides) -> (begin: Dim, strides: tuple[Dim, ...])",
         "Where the output lies in the memory of an input with these strides, in elements.")  # fmt: skip

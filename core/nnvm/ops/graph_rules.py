@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from nnvm.dim import Dim
+from nnvm.dim import Dim, Shape
 from nnvm.graph import op as registry
 from nnvm.graph.node import Node, NodeEntry, apply
 from nnvm.graph.passes import layout_conv, layout_costs, layout_rules
 from nnvm.graph.passes.fold_scale_axis import Commutes, ScaleAxis
 from nnvm.graph.types import TensorType
+from nnvm.ops.conv_phases import by_phases
 from nnvm.ops.nnvm_forms import sections
 from nnvm.ops.transform import slice_ranges
 
@@ -118,6 +119,16 @@ def _split_slices(node: Node) -> tuple[NodeEntry, ...]:
     )
 
 
+def _one_after_the_other(attrs: Mapping[str, Any], parts: Sequence[Shape],
+                         strides: Sequence[Dim]) -> list[tuple[Dim, tuple[Dim, ...]]]:  # fmt: skip
+    """Where the parts of a concatenation lie."""
+    axis, start, found = attrs["axis"] % len(strides), 0, []
+    for shape in parts:
+        found.append((start * strides[axis], tuple(strides)))
+        start = start + shape[axis]
+    return found
+
+
 def _attach(names: str, attribute: str, value: object) -> None:
     for name in names.split():
         if name in registry.known():
@@ -144,9 +155,8 @@ for _rank in (1, 2, 3):
 
 _attach("transpose", "permutation", _permutation)
 _attach("conv1d conv2d conv3d", "layout_rule", layout_conv.convolution)
-_attach("conv1d_transpose conv2d_transpose conv3d_transpose", "layout_rule", layout_conv.transposed_convolution)
+_attach("conv1d_transpose conv2d_transpose conv3d_transpose", "decompose", by_phases)
 _attach("conv1d conv2d conv3d", "layout_cost", layout_costs.convolution)
-_attach("conv1d_transpose conv2d_transpose conv3d_transpose", "layout_cost", layout_costs.transposed_convolution)
 _attach("dense", "layout_rule", layout_conv.dense)
 _attach(_KEEPS_FINITE, "layout_rule", layout_rules.elementwise(keeps_finite=True))
 _attach(_OTHER_ELEMENTWISE, "layout_rule", layout_rules.elementwise(keeps_finite=False))
@@ -159,6 +169,8 @@ _attach("resize", "layout_rule", layout_rules.on_layout)
 _attach("resize", "layout_cost", layout_costs.moving(plain=8, blocked=1.5))
 _attach("sum mean max min", "layout_rule", layout_rules.reduction)
 _attach("concatenate", "layout_rule", layout_rules.concatenate)
+_attach("interleave", "layout_rule", layout_rules.interleave)
+_attach("interleave", "layout_cost", layout_costs.moving(plain=4, blocked=1))
 _attach("pad", "layout_rule", layout_rules.pad)
 _attach("slice", "layout_rule", layout_rules.slice_axes)
 _attach("reshape flatten squeeze", "layout_rule", layout_rules.reshape)
@@ -175,6 +187,7 @@ _attach("slice", "strided_view", _sliced)
 _attach("transpose", "strided_view", _transposed)
 _attach("split", "simplify_inference", _split_slices)
 _attach("concatenate", "joins", lambda attrs, rank: attrs["axis"] % rank)
+_attach("concatenate", "places", _one_after_the_other)
 _attach("matmul", "is_matmul", True)
 _attach("matmul", "broadcast_inputs", (0, 1))
 _attach("attention", "broadcast_inputs", (3,))

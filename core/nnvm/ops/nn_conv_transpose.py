@@ -1,19 +1,14 @@
 """Transposed convolutions, as gathers: each output element sums the inputs that reach it.
 
 Along one axis, output o gets input i through kernel element k where ``i * stride + k * dilation == o + low padding``.
-
-- Stride 1: a convolution with the kernel turned round.
-- Stride s, dilation 1: by phases. With u = o + padding, k = u % s + s * t and i = u // s - t: for each of the s phases
-  u % s an ordinary convolution with every s-th kernel element (sub-pixel decomposition; no multiplication by inserted
-  zeros). Stage `phases` holds [N, C, (extent, phase) per axis], stage `interleave` puts them in order.
-- Otherwise: zeros are inserted between the inputs, then as for stride 1.
+This is what they mean; Decompose makes convolutions of them (`conv_phases`), but for what is rare: odd layouts, phases
+that are very many or have no outputs.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,7 +22,6 @@ from nnvm.graph.types import TensorType
 from nnvm.ops.bodies import over, rounded
 from nnvm.ops.channels import Coordinate, coordinates, read_at
 from nnvm.ops.nn_conv import SPATIAL, Conv, add_bias, check_bias, conv_params, from_plain, per_axis, to_plain
-from nnvm.ops.pad import padded_stage
 from nnvm.ops.params import integers
 from nnvm.ops.shape_rules import check_kind, known, same_dtype, show
 from nnvm.te.expr import Expr
@@ -75,53 +69,11 @@ def _geometry(attrs: Attrs, data: tuple[Dim, ...], weight: tuple[Dim, ...], rank
     return conv, tuple(out)
 
 
-@dataclass(frozen=True)
-class _AxisPlan:
-    """How one spatial axis is computed.
-
-    Attributes:
-        phases: s where it is computed by phases, 1 otherwise.
-        spacing: distance of inputs after zeros are inserted.
-        border: zeros before and after the data.
-        extent: positions computed, of each phase.
-        taps: kernel elements that one output sums.
-        step: distance in the bordered data of inputs of neighbouring taps.
-        first: number of the first position, `(o + low) // s` of output 0.
-        kernel_extent: elements of the kernel, padded so that every phase has `taps`.
-    """
-
-    phases: int
-    spacing: int
-    border: tuple[Dim, Dim]
-    extent: Dim
-    taps: int
-    step: int
-    first: int
-    kernel_extent: int
-
-
-def _plan(n: Dim, k: int, s: int, d: int, low: int, out: Dim) -> _AxisPlan:
-    if s > 1 and d == 1:
-        taps = -(-k // s)
-        first = low // s
-        last = (out - 1 + low) // s
-        return _AxisPlan(s, 1, (taps - 1 - first, last - n + 1), last - first + 1, taps, 1, first, taps * s)
-    spread = n if s == 1 else (n - 1) * s + 1
-    start = low - d * (k - 1)
-    return _AxisPlan(1, s, (-start, out + low - spread), out, k, d, 0, k)
-
-
 def _compute(rank: int) -> Any:
     def compute(attrs: Attrs, inputs: list[Tensor], outputs: Types) -> list[Tensor]:
         data, weight = inputs[:2]
         conv, extents = _geometry(attrs, data.shape, weight.shape, rank)
-        axes = zip(conv.extents, conv.kernel_size, conv.strides, conv.dilation, conv.padding, extents)
-        plans = dict(zip(conv.spatial, (_plan(n, k, s, d, low, out) for n, k, s, d, (low, _), out in axes)))
-        padded = _bordered(data, conv, plans)
-        kernel = _filled(weight, conv, plans)
-        out = _phases(padded, kernel, conv, plans)
-        if any(p.phases > 1 for p in plans.values()):
-            out = _interleaved(out, conv, plans, outputs[0].shape)
+        out = _gathered(data, weight, conv, extents)
         if len(inputs) > 2:
             out = add_bias(out, inputs[2], conv.out, conv.channels)
         return [rounded(out, data.dtype)]
@@ -129,63 +81,27 @@ def _compute(rank: int) -> Any:
     return compute
 
 
-def _bordered(data: Tensor, conv: Conv, plans: Mapping[str, _AxisPlan]) -> Tensor:
-    widths: list[tuple[Dim, Dim]] = []
-    spacing: list[int] = []
-    for a in conv.data.axes:
-        plan = plans.get(a.name) if a.block is None else None
-        widths.append(plan.border if plan else (0, 0))
-        spacing.append(plan.spacing if plan else 1)
-    return padded_stage(data, widths, 0, spacing=spacing)
-
-
-def _filled(weight: Tensor, conv: Conv, plans: Mapping[str, _AxisPlan]) -> Tensor:
-    """The weight with its kernel axes padded so that each phase has the same number of elements."""
-    widths: list[tuple[Dim, Dim]] = [
-        (0, plans[a.name].kernel_extent - d) if a.name in plans and isinstance(d, int) else (0, 0)
-        for a, d in zip(conv.kernel.axes, weight.shape)
-    ]
-    return padded_stage(weight, widths, 0, "kernel")
-
-
-def _phases(padded: Tensor, kernel: Tensor, conv: Conv, plans: Mapping[str, _AxisPlan]) -> Tensor:
-    """The contraction: axes of the output's layout, each axis with phases followed by its phase."""
-    at = padded.dtype.compute
+def _gathered(data: Tensor, weight: Tensor, conv: Conv, extents: tuple[Dim, ...]) -> Tensor:
+    """Each output sums the products of the inputs that reach it; what does not reach it is in no product."""
+    at = data.dtype.compute
     channels, inner = conv.reduce_channels()
-    window = [te.reduce_axis(p.taps, f"k{s.lower()}") for s, p in plans.items()]
-    taps = {s: te.const(0) if w.extent == 1 else w.var for s, w in zip(plans, window)}
-    tapped = [w for w in window if w.extent != 1]
-    reduced: list[IterVar] = [*channels[:-1], *tapped, *channels[-1:]] if inner.block > 1 else [*channels, *tapped]
-    plain = conv.out_shape([p.extent for p in plans.values()])
-    shape: list[Dim] = []
-    for a, d in zip(conv.out.axes, plain):
-        shape.append(d)
-        if a.block is None and a.name in plans and plans[a.name].phases > 1:
-            shape.append(plans[a.name].phases)
+    window = [te.reduce_axis(k, f"k{s.lower()}") for s, k in zip(conv.spatial, conv.kernel_size)]
+    reduced: list[IterVar] = [*channels[:-1], *window, *channels[-1:]] if inner.block > 1 else [*channels, *window]
 
     def element(*i: Expr) -> Expr:
-        rest = iter(i)
-        position: list[Expr] = []
-        phase = dict.fromkeys(plans, te.const(0))
-        for a in conv.out.axes:
-            position.append(next(rest))
-            if a.block is None and a.name in plans and plans[a.name].phases > 1:
-                phase[a.name] = next(rest)
-        out = coordinates(conv.out, tuple(position))
+        out = coordinates(conv.out, i)
         source = {"N": out["N"], "C": conv.input_channel(out["C"], inner)}
-        own = out["C"] if conv.groups == 1 else _in_group(conv, out["C"])
-        filters = {"O": own, "I": source["C"]}
-        for s, plan in plans.items():
-            source[s] = Coordinate.of(out[s].outer + taps[s] * plan.step)
-            # taps run backwards through the kernel, so that the data is read forwards
-            filters[s] = Coordinate.of((plan.taps - 1 - taps[s]) * plan.phases + phase[s])
-        x, w = te.cast(read_at(padded, conv.data, source), at), te.cast(read_at(kernel, conv.kernel, filters), at)
-        for s, k in zip(conv.spatial, conv.kernel_size):
-            if plans[s].kernel_extent != k:  # zeros of the kernel are no taps: 0 * inf
-                x = te.select(te.binary("lt", filters[s].outer, k), x, 0)
-        return te.sum(x * w, reduced) if reduced else x * w
+        filters = {"O": out["C"] if conv.groups == 1 else _in_group(conv, out["C"]), "I": source["C"]}
+        reached: Expr = te.const(True, "bool")
+        axes = zip(conv.spatial, window, conv.strides, conv.dilation, conv.padding, conv.extents)
+        for name, tap, step, dilation, (low, _), n in axes:
+            u = out[name].outer + low - tap.var * dilation
+            reached = reached & (u >= 0) & (u % step).equal(0) & (u // step < te.const(n))
+            source[name], filters[name] = Coordinate.of(u // step), Coordinate.of(tap.var)
+        x, w = te.cast(read_at(data, conv.data, source), at), te.cast(read_at(weight, conv.kernel, filters), at)
+        return te.sum(te.select(reached, x * w, te.const(0, at)), reduced)
 
-    return over(tuple(shape), "phases" if len(shape) > len(plain) else "conv", element)
+    return over(conv.out_shape(extents), "conv", element)
 
 
 def _in_group(conv: Conv, out: Coordinate) -> Coordinate:
@@ -194,23 +110,6 @@ def _in_group(conv: Conv, out: Coordinate) -> Coordinate:
     if conv.group_outputs % out.block == 0:
         return Coordinate(out.outer % (conv.group_outputs // out.block), out.inner, out.block)
     return Coordinate.of(out.linear % conv.group_outputs)
-
-
-def _interleaved(phases: Tensor, conv: Conv, plans: Mapping[str, _AxisPlan], shape: tuple[Dim, ...]) -> Tensor:
-    low = dict(zip(conv.spatial, (p[0] for p in conv.padding)))
-
-    def element(*i: Expr) -> Expr:
-        index: list[Expr] = []
-        for a, e in zip(conv.out.axes, i):
-            plan = plans.get(a.name) if a.block is None else None
-            if plan is None or plan.phases == 1:
-                index.append(e)
-            else:
-                u = e + (low[a.name] - plan.first * plan.phases)
-                index += [u // plan.phases, u % plan.phases]
-        return phases[tuple(index)]
-
-    return over(shape, "interleave", element)
 
 
 def _type(rank: int) -> Any:

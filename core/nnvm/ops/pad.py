@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nnvm import te
-from nnvm.dim import Dim, dim_max
+from nnvm.dim import Dim
 from nnvm.graph.op import Param, register
 from nnvm.graph.op_attrs import OpPattern
 from nnvm.graph.types import TensorType
@@ -44,26 +44,20 @@ def _pad_type(attrs: Attrs, inputs: Types) -> Types:
 
 
 def padded_stage(
-    x: Tensor, widths: Sequence[tuple[Dim, Dim]], value: int | float | bool, name: str = "pad",
-    spacing: Sequence[int] | None = None,
-) -> Tensor:  # fmt: skip
-    """`x` with a border of `value`, and `spacing[d] - 1` more of it between neighbours along axis d; or x itself."""
-    steps = list(spacing or [1] * len(x.shape))
-    if all(w == (0, 0) for w in widths) and all(s == 1 for s in steps):
+    x: Tensor, widths: Sequence[tuple[Dim, Dim]], value: int | float | bool, name: str = "pad"
+) -> Tensor:
+    """`x` with a border of `value`; or x itself."""
+    if all(w == (0, 0) for w in widths):
         return x
-    sizes = [d if s == 1 else dim_max(d * s - (s - 1), 0) for d, s in zip(x.shape, steps)]
-    shape = tuple(d + low + high for d, (low, high) in zip(sizes, widths))
+    shape = tuple(d + low + high for d, (low, high) in zip(x.shape, widths))
 
     def element(*i: Expr) -> Expr:
         at: list[Expr] = []
         inside: Expr = te.const(True, "bool")
-        for e, d, (low, high), s in zip(i, x.shape, widths, steps):
+        for e, d, (low, high) in zip(i, x.shape, widths):
             j = e - te.const(low)
             if _may_be_positive(low):
                 inside = inside & (j >= 0)
-            if s != 1:
-                inside = inside & (j % s).equal(0)
-                j = j // s
             if _may_be_positive(high):
                 inside = inside & (j < te.const(d))
             at.append(j)

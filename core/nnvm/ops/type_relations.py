@@ -266,6 +266,19 @@ def _concatenate(r: Relation) -> None:
         r.equal(total, out.shape[axis], f"axis {axis}, the sum of the inputs'", *r.inputs, out)
 
 
+def _interleave(r: Relation) -> None:
+    """Axes along which elements do not take turns are equal."""
+    r.same_dtype(*r.inputs, *r.outputs)
+    if r.same_rank(*r.inputs, *r.outputs) is None:
+        return
+    first = r.inputs[0]
+    for v in (*r.inputs, *r.outputs):
+        assert v.shape is not None and first.shape is not None, "as they have a rank"
+        for a in range(len(v.shape)):
+            if a not in r.attrs["axes"]:
+                r.equal(v.shape[a], first.shape[a], f"axis {a} beside the interleaved ones", v, first)
+
+
 def _slice(r: Relation) -> None:
     """Axes that are taken as a whole are the same on both sides."""
     (x,), out = r.inputs, r.outputs[0]
@@ -319,6 +332,7 @@ attach("squeeze", _squeeze, symbolic=False)
 attach("flatten", _flatten)
 attach("broadcast_to", _broadcast_to, symbolic=False)
 attach("concatenate", _concatenate)
+attach("interleave", _interleave)
 attach("slice", _slice, symbolic=False)
 attach("pad", _pad)
 attach("repeat", _repeat)

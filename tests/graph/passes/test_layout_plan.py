@@ -149,7 +149,7 @@ def test_fire_modules_and_skips():
     up = op("conv2d_transpose", low, param("up", 64, 64, 2, 2), strides=(2, 2))
     skip = op("resize", op("concatenate", fire, up, axis=1), size=(32, 32))
     out = op("add", conv(op("clip", skip, a_min=0.0, a_max=6.0), "out", 16), scalar(1.0))
-    main = alter(graph(out))
+    main = alter(graph(out), rtol=2e-2)  # clipped out of sums of thousands
     assert work(main).count("layout_transform") == 1, "at the end"
     assert all(data in ("NCHW", "NCHW8c") for data, _, _ in layouts(main))
 

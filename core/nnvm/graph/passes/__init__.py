@@ -6,6 +6,7 @@ from nnvm.graph.passes import (
     canonicalize_reshape,
     choose_algorithm,
     combine_parallel,
+    decompose,
     elide_copies,
     eliminate_common,
     eliminate_dead,
@@ -29,7 +30,7 @@ from nnvm.graph.passes import (
 
 __all__ = [
     "alter_op_layout", "canonicalize_matmul", "canonicalize_reshape", "choose_algorithm", "combine_parallel",
-    "elide_copies", "eliminate_common", "eliminate_dead", "eliminate_identity", "finish_prepare", "fold_constant",
-    "fold_scale_axis", "gradient", "graph_fuse", "infer_shape", "infer_type", "own_inputs", "own_outputs",
-    "place_device", "plan_memory", "precompute_prune", "replace_op", "save_json", "simplify_inference",
+    "decompose", "elide_copies", "eliminate_common", "eliminate_dead", "eliminate_identity", "finish_prepare",
+    "fold_constant", "fold_scale_axis", "gradient", "graph_fuse", "infer_shape", "infer_type", "own_inputs",
+    "own_outputs", "place_device", "plan_memory", "precompute_prune", "replace_op", "save_json", "simplify_inference",
 ]  # fmt: skip

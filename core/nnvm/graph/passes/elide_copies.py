@@ -41,7 +41,7 @@ _RUN_BYTES = 64
 @register_pass("ElideCopies", requires=["typed"], opt_level=2)
 def elide_copies(graph: Graph, context: PassContext) -> Graph:
     """Sets ``in_place`` on the nodes whose data need not move. requires: ``typed``; reads ``output_strides``."""
-    if not context.target.has_kernels or not any(n.op.attr("joins") or n.op.attr("strided_view") for n in graph.nodes):
+    if not context.target.has_kernels or not any(n.op.has("places") or n.op.attr("strided_view") for n in graph.nodes):
         return graph
     graph = _shared_runs(graph)
     chosen = _Chooser(graph)
@@ -107,7 +107,7 @@ class _Chooser:
         for node in reversed(self.graph.nodes):
             if node.types is None or any(e.type.device != "cpu" for e in (*node.inputs, *node.outputs)):
                 continue
-            if node.op.attr("joins"):
+            if node.op.has("places"):
                 self._join(node)
             elif node.op.attr("strided_view") and view_offset(node) is None and self._moves(node):
                 if node.op.attr("permutation") and self._is_written_in_order(node):
@@ -124,20 +124,21 @@ class _Chooser:
         whole = node[0]
         if whole in self.strided_outputs or not self._is_stored(whole):
             return
-        strides = self._strides(whole)
-        strided = not all(is_contiguous(e.type.shape, strides) for e in node.inputs)
-        if strided and not all(_run_bytes(e, e.type.shape, strides) >= _RUN_BYTES for e in node.inputs):
+        shapes = [e.type.shape for e in node.inputs]
+        places = [own for _, own in node.op.attr("places")(node.attrs, shapes, self._strides(whole))]
+        strided = not all(is_contiguous(*place) for place in zip(shapes, places))
+        if strided and not all(_run_bytes(*place) >= _RUN_BYTES for place in zip(node.inputs, shapes, places)):
             return
         parts: dict[NodeEntry, int] = {}
         for i, e in enumerate(node.inputs):
             part = covered(e)
-            if part not in parts and self._can_lie_in(part, e, node, strides if strided else None):
+            if part not in parts and self._can_lie_in(part, e, node, places[i] if strided else None):
                 parts[part] = i
         copied = frozenset(range(len(node.inputs))) - frozenset(parts.values())
         if not parts or not _is_most(node.inputs, copied):
             return
         self.nodes[node], self.copied[node] = True, copied
-        self.placed.update(dict.fromkeys(parts, strides if strided else None))
+        self.placed.update({part: places[i] if strided else None for part, i in parts.items()})
 
     def _is_stored(self, whole: NodeEntry) -> bool:
         """Whether a value is written to memory in any case."""
@@ -164,7 +165,7 @@ class _Chooser:
             if user is besides:
                 continue
             if user in self.nodes:
-                if self.nodes[user] == "output" or user.op.attr("joins"):
+                if self.nodes[user] == "output" or user.op.has("places"):
                     return False
             elif is_view(user):
                 shown = viewed(user, strides)

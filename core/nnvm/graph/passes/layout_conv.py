@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,77 +12,70 @@ from nnvm.graph.passes.alter_op_layout import SPATIAL, Blocker, LayoutRule, Valu
 from nnvm.graph.passes.layout_plan import MOST_PADDING, Machine, Way, padded
 from nnvm.graph.types import TensorType
 
-__all__ = ["convolution", "dense", "transposed_convolution"]
+__all__ = ["convolution", "dense"]
 
 #: Groups that are computed as one, with zeros between them, at most.
 _MOST_MERGED = 4
 
 
-@dataclass(frozen=True)
-class _Convolution:
-    """Convolutions with attributes data_layout, kernel_layout, out_layout, groups and channels.
+def _ways(node: Node, fixed: Fixed, machine: Machine) -> list[Way]:
+    """Of a convolution with attributes data_layout, kernel_layout, out_layout, groups and channels: input and output in
+    any blocks; few channels stay plain, as in the first layer of a network."""
+    if not _applies(node, fixed):
+        return []
+    total, outputs = node.inputs[0].type.shape[1], node.outputs[0].type.shape[1]
+    groups, rest = node.attrs["groups"], (1,) * (len(node.inputs) - 1)
+    if not isinstance(total, int) or not isinstance(outputs, int):
+        return []
+    if groups == total == outputs and groups > 1:
+        return [Way((b, *rest), b) for b in machine.blocks(total)]
+    inner = [1, *(b for b in machine.blocks(total) if b <= total)]
+    outer = [1, *machine.blocks(outputs)]
+    pairs = [(a, b) for a in inner for b in outer if a > 1 or b > 1]
+    if groups > 1:
+        pairs = [(a, b) for a, b in pairs if b > 1 and _merged(groups, total, outputs, a, b) is not None]
+    return [Way((a, *rest), b) for a, b in pairs]
 
-    Attributes:
-        transposed: the weight is [I, O/groups, ...] instead of [O, I/groups, ...].
-    """
 
-    transposed: bool
+def _applies(node: Node, fixed: Fixed) -> bool:
+    """A weight that is new at each call is packed then, where the plain layout is much slower: with strides no
+    axis of the output is contiguous in the input."""
+    plain = all(node.attrs[k] == node.op.params[k].default
+                for k in ("data_layout", "kernel_layout", "out_layout", "channels"))  # fmt: skip
+    weight = node.inputs[1]
+    return (
+        plain and len(node.inputs[0].type.shape) in SPATIAL and all(isinstance(d, int) for d in weight.type.shape)
+        and (fixed(weight.node) or any(s > 1 for s in node.attrs["strides"]))
+        and node.outputs[0].type.dtype.is_float
+    )  # fmt: skip
 
-    def ways(self, node: Node, fixed: Fixed, machine: Machine) -> list[Way]:
-        """Input and output in any blocks; few channels stay plain, as in the first layer of a network."""
-        if not self._applies(node, fixed):
-            return []
-        total, outputs = node.inputs[0].type.shape[1], node.outputs[0].type.shape[1]
-        groups, rest = node.attrs["groups"], (1,) * (len(node.inputs) - 1)
-        if not isinstance(total, int) or not isinstance(outputs, int) or (self.transposed and groups > 1):
-            return []
-        if groups == total == outputs and groups > 1:
-            return [Way((b, *rest), b) for b in machine.blocks(total)]
-        inner = [1, *(b for b in machine.blocks(total) if b <= total)]
-        outer = [1, *machine.blocks(outputs)]
-        pairs = [(a, b) for a in inner for b in outer if a > 1 or b > 1]
-        if groups > 1:
-            pairs = [(a, b) for a, b in pairs if b > 1 and _merged(groups, total, outputs, a, b) is not None]
-        return [Way((a, *rest), b) for a, b in pairs]
 
-    def _applies(self, node: Node, fixed: Fixed) -> bool:
-        """A weight that is new at each call is packed then, where the plain layout is much slower: with strides no
-        axis of the output is contiguous in the input."""
-        plain = all(node.attrs[k] == node.op.params[k].default
-                    for k in ("data_layout", "kernel_layout", "out_layout", "channels"))  # fmt: skip
-        weight = node.inputs[1]
-        return (
-            plain and len(node.inputs[0].type.shape) in SPATIAL and all(isinstance(d, int) for d in weight.type.shape)
-            and (fixed(weight.node) or (not self.transposed and any(s > 1 for s in node.attrs["strides"])))
-            and node.outputs[0].type.dtype.is_float
-        )  # fmt: skip
-
-    def make(self, node: Node, values: Values, way: Way, blocker: Blocker) -> Values:
-        data, weight = values[0], values[1].entry
-        inner, block, groups = way.inputs[0], way.block, node.attrs["groups"]
-        spatial = SPATIAL[len(data.shape)]
-        plain = ("IO" if self.transposed else "OI") + spatial
-        packed = plain + (f"{inner}i" if inner > 1 else "") + (f"{block}o" if block > 1 else "")
-        total, outputs = data.shape[1], node.outputs[0].type.shape[1]
-        assert isinstance(total, int) and isinstance(outputs, int)
-        if groups > 1 and groups == total == outputs:
-            groups, packed = padded(groups, block), f"OI{spatial}1i{block}o"
-        elif groups > 1:
-            count = _merged(groups, total, outputs, inner, block)
-            assert count is not None
-            groups, weight = groups // count, _merge_groups(weight, groups, count)
-        kernel = _op("layout_transform", weight, src_layout=plain, dst_layout=packed)
-        shape = node.outputs[0].type.shape
-        out = blocker.layout(len(shape), block)
-        bias = [_bias(blocker.plain(v), outputs, block) for v in values[2:]]
-        attrs = {
-            **node.attrs, "groups": groups, "kernel_layout": packed, "out_layout": str(out),
-            "data_layout": str(blocker.layout(len(shape), inner)),
-            "channels": None if outputs % block == 0 else outputs,
-        }  # fmt: skip
-        entries = [blocker.to(data, inner), kernel, *bias]
-        made = apply(node.op, entries, attrs, node.name, node.source)
-        return (Value(made[0], shape, out if block > 1 else None),)
+def _pack(node: Node, values: Values, way: Way, blocker: Blocker) -> Values:
+    data, weight = values[0], values[1].entry
+    inner, block, groups = way.inputs[0], way.block, node.attrs["groups"]
+    spatial = SPATIAL[len(data.shape)]
+    plain = "OI" + spatial
+    packed = plain + (f"{inner}i" if inner > 1 else "") + (f"{block}o" if block > 1 else "")
+    total, outputs = data.shape[1], node.outputs[0].type.shape[1]
+    assert isinstance(total, int) and isinstance(outputs, int)
+    if groups > 1 and groups == total == outputs:
+        groups, packed = padded(groups, block), f"OI{spatial}1i{block}o"
+    elif groups > 1:
+        count = _merged(groups, total, outputs, inner, block)
+        assert count is not None
+        groups, weight = groups // count, _merge_groups(weight, groups, count)
+    kernel = _op("layout_transform", weight, src_layout=plain, dst_layout=packed)
+    shape = node.outputs[0].type.shape
+    out = blocker.layout(len(shape), block)
+    bias = [_bias(blocker.plain(v), outputs, block) for v in values[2:]]
+    attrs = {
+        **node.attrs, "groups": groups, "kernel_layout": packed, "out_layout": str(out),
+        "data_layout": str(blocker.layout(len(shape), inner)),
+        "channels": None if outputs % block == 0 else outputs,
+    }  # fmt: skip
+    entries = [blocker.to(data, inner), kernel, *bias]
+    made = apply(node.op, entries, attrs, node.name, node.source)
+    return (Value(made[0], shape, out if block > 1 else None),)
 
 
 def _bias(bias: NodeEntry, channels: int, block: int) -> NodeEntry:
@@ -146,10 +138,5 @@ def _op(name: str, *inputs: NodeEntry, **attrs: object) -> NodeEntry:
     return apply(name, inputs, attrs)[0]
 
 
-def _rule(transposed: bool) -> LayoutRule:
-    conv = _Convolution(transposed)
-    return LayoutRule(conv.ways, conv.make)
-
-
-convolution, transposed_convolution = _rule(False), _rule(True)
+convolution = LayoutRule(_ways, _pack)
 dense = LayoutRule(_no_ways, _pack_dense, always=True)

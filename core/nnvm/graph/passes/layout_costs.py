@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from nnvm.graph.node import Node
 from nnvm.graph.passes.layout_plan import Cost, Machine, Way, channels_of, count, padded
 
-__all__ = ["convolution", "moving", "transposed_convolution"]
+__all__ = ["convolution", "moving"]
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,3 @@ def moving(plain: float, blocked: float) -> Cost:
 
 #: Convolutions with attributes strides and groups.
 convolution = _convolution(_Speed())
-#: Transposed convolutions: their stores are strided, which only whole blocks bear well.
-transposed_convolution = _convolution(_Speed(plain=(0.35, 0.35), strided=0.35, to_blocks=(0.3, 0.25),
-                                             from_blocks=(0.3, 0.25)))  # fmt: skip

@@ -12,7 +12,8 @@ from nnvm.graph.node import Node, NodeEntry, apply
 from nnvm.graph.passes.alter_op_layout import SPATIAL, Blocker, LayoutRule, Value, Values, layout_name
 from nnvm.graph.passes.layout_plan import Machine, Way
 
-__all__ = ["concatenate", "elementwise", "on_layout", "pad", "reduction", "reshape", "slice_axes", "transpose"]
+__all__ = ["concatenate", "elementwise", "interleave", "on_layout", "pad", "reduction", "reshape", "slice_axes",
+           "transpose"]  # fmt: skip
 
 
 def _blocks(shape: Shape, machine: Machine) -> tuple[int, ...]:
@@ -110,6 +111,17 @@ def _make_concatenate(node: Node, values: Values, way: Way, blocker: Blocker) ->
     entries = [blocker.to(v, way.block) for v in values]
     attrs = {**node.attrs, "axis": node.attrs["axis"] % len(shape)}
     made = apply(node.op, entries, attrs, node.name, node.source)
+    return (Value(made[0], shape, blocker.layout(len(shape), way.block)),)
+
+
+def _interleave_ways(node: Node, fixed: Fixed, machine: Machine) -> list[Way]:
+    blocks = _blocks(node.outputs[0].type.shape, machine) if 1 not in node.attrs["axes"] else ()
+    return [Way((b,) * len(node.inputs), b) for b in blocks]
+
+
+def _make_interleave(node: Node, values: Values, way: Way, blocker: Blocker) -> Values:
+    shape = node.outputs[0].type.shape
+    made = apply(node.op, [blocker.to(v, way.block) for v in values], node.attrs, node.name, node.source)
     return (Value(made[0], shape, blocker.layout(len(shape), way.block)),)
 
 
@@ -249,6 +261,7 @@ def elementwise(keeps_finite: bool) -> LayoutRule:
 
 on_layout = LayoutRule(_same(_names_plain_layout), _make_on_layout)
 concatenate = LayoutRule(_concatenate_ways, _make_concatenate)
+interleave = LayoutRule(_interleave_ways, _make_interleave)
 pad = LayoutRule(_same(_pads_no_channels), _make_pad)
 slice_axes = LayoutRule(_same(_takes_whole_blocks), _make_slice)
 reduction = LayoutRule(_reduction_ways, _make_reduction)
