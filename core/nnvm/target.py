@@ -11,6 +11,7 @@ import shlex
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import ClassVar
 
 from . import config
 from .cpu_list import read_cpu_list
@@ -46,6 +47,9 @@ class Target:
     l1_bytes: int = 32 << 10
     l2_bytes: int = 512 << 10
 
+    #: Bytes that come from beyond the second cache in a cycle.
+    far_bytes_per_cycle: ClassVar[int] = 6
+
     @staticmethod
     def host() -> Target:
         """This machine."""
@@ -71,6 +75,11 @@ class Target:
     @property
     def is_gpu(self) -> bool:
         return self.kind in _GPUS
+
+    def is_far(self, nbytes: int) -> bool:
+        """Whether so many bytes come so slowly to one core, as less of them is in the caches, that work shares a
+        reading of them."""
+        return nbytes > 8 * self.l2_bytes
 
     @property
     def has_kernels(self) -> bool:

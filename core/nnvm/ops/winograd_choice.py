@@ -18,10 +18,8 @@ __all__ = ["winograd_of"]
 DIRECT_RATE, WINOGRAD_RATE = 0.85, 0.75
 #: Cycles per tile and vector of channels of the transforms, there and back, by the side of the tile.
 TRANSFORM_CYCLES = {2: 70, 4: 140}
-#: Tiles that share one reading of the weight, and the bytes of it that come in a cycle from beyond the second cache.
-BLOCK_TILES, BYTES_PER_CYCLE = 64, 6
-#: Times the second cache that a weight has at least which small images of a batch share.
-SHARED_WEIGHT = 8
+#: Tiles that share one reading of the weight.
+BLOCK_TILES = 64
 #: Pixels on a side of an image of which nothing is known.
 IMAGE = 128
 #: What another algorithm has to gain, at least, for its rounding.
@@ -46,7 +44,7 @@ def winograd_of(node: Node, is_fixed: Callable[[Node], bool], target: Target) ->
         return None
     lanes = target.lanes(32)
     direct = sizes.batch * sizes.height * sizes.width * sizes.inputs * sizes.outputs * WINDOW**2 / (2 * lanes)
-    cycles = {tile: _cycles(sizes, tile, lanes, target.l2_bytes) for tile in POINTS}
+    cycles = {tile: _cycles(sizes, tile, target) for tile in POINTS}
     cycles = {tile: c for tile, c in cycles.items() if c <= direct / DIRECT_RATE * GAIN}
     if not cycles:
         return None
@@ -86,16 +84,17 @@ def _sizes(node: Node, is_fixed: Callable[[Node], bool]) -> _Sizes | None:
     return _Sizes(*known) if len(known) == len(numbers) else None
 
 
-def _cycles(s: _Sizes, tile: int, lanes: int, l2_bytes: int) -> float:
+def _cycles(s: _Sizes, tile: int, target: Target) -> float:
     """An estimate of the multiply-adds, the transforms and the reading of the weight."""
+    lanes = target.lanes(32)
     positions = (tile + WINDOW - 1) ** 2
     tiles = -(-s.height // tile) * -(-s.width // tile)
     products = tiles * positions * s.inputs * s.outputs / (2 * lanes * WINOGRAD_RATE)
     transforms = tiles * (s.inputs + s.outputs) / lanes * TRANSFORM_CYCLES[tile]
     weight = positions * s.inputs * s.outputs * 4
-    shared = s.batch if tiles <= BLOCK_TILES and weight > SHARED_WEIGHT * l2_bytes else 1
+    shared = s.batch if tiles <= BLOCK_TILES and target.is_far(weight) else 1
     blocks = s.batch // shared * -(-tiles * shared // BLOCK_TILES)
-    reads = blocks * weight / BYTES_PER_CYCLE / (1 if 2 * weight > l2_bytes else 4)
+    reads = blocks * weight / target.far_bytes_per_cycle / (1 if 2 * weight > target.l2_bytes else 4)
     return float(s.batch * (products + transforms) + reads)
 
 

@@ -20,10 +20,6 @@ __all__ = ["Blocks", "Products", "blocks_of", "most_rows", "register_tiles"]
 
 #: Tiles of a block at most; more make the sums longer than the cache likes and the loads of the weight no fewer.
 MOST_TILES = 64
-#: Bytes that come from the third cache in a cycle.
-BYTES_PER_CYCLE = 6
-#: Times the second cache that a weight has at least of which images share one reading: less comes fast from the third.
-SHARED_WEIGHT = 8
 #: Blocks that there should be, so that threads share them evenly.
 PARALLEL_BLOCKS = 4
 
@@ -98,7 +94,7 @@ def _of_known(rows: int, columns: int, batch: Dim, p: Products, target: Target) 
     down = {_ceildiv(rows, n) for n in range(1, rows + 1)}
     known = batch if isinstance(batch, int) else 1
     weight = p.positions * p.channels * p.panels * p.width * p.size
-    most = MOST_TILES if weight > SHARED_WEIGHT * target.l2_bytes else 0
+    most = MOST_TILES if target.is_far(weight) else 0
     sizes = [(x, y, 1) for x in across for y in down if x * y <= MOST_TILES and (y == 1 or x == columns)]
     sizes += [(columns, rows, n) for n in range(2, known + 1) if known % n == 0 and n * columns * rows <= most]
 
@@ -173,7 +169,7 @@ def _block_cycles(tiles: int, p: Products, target: Target) -> float:
     data = p.positions * p.channels * tiles * p.size
     far = data * (1 + chunks) // 2 if 2 * data > target.l2_bytes else 0
     far += weight if 2 * weight > target.l2_bytes else weight // 4  # nearer ones still cost a little
-    return p.positions * p.panels * steps + far / BYTES_PER_CYCLE
+    return p.positions * p.panels * steps + far / target.far_bytes_per_cycle
 
 
 def _tile_cycles(rows: int, p: Products) -> float:
