@@ -67,6 +67,10 @@ def test_shapes() -> None:
     check_gradient("transpose", [X], lambda x: x.permute(2, 1, 0))
     check_gradient("broadcast_to", [normal(4, 1)], lambda x: x.expand(3, 4, 5), shape=(3, 4, 5))
     check_gradient("concatenate", [X, normal(3, 2, 5)], lambda a, b: torch.cat([a, b], 1), axis=1)
+    halves = [normal(3, 2, 2), normal(3, 2, 1), normal(3, 2, 2), normal(3, 2, 1)]
+    check_gradient("interleave", halves, lambda *x: torch.stack([
+        torch.stack([x[i][..., 0], x[i + 1][..., 0], x[i][..., 1]], -1) for i in (0, 2)], 2).flatten(1, 2),
+        axes=(1, 2), steps=(2, 2))  # fmt: skip
     check_gradient("flip", [X], lambda x: x.flip((0, 2)), axes=(0, 2))
     check_gradient("roll", [X], lambda x: x.roll((1, -2), (0, 2)), shifts=(1, -2), axes=(0, 2))
     check_gradient("tril", [X], lambda x: x.tril(1), k=1)

@@ -43,6 +43,17 @@ def _concatenate(call: Call, g: Value) -> list[Value]:
     return out
 
 
+@gradient_of("interleave")
+def _interleave(call: Call, g: Value) -> list[Value]:
+    out: list[Value] = []
+    for turn in np.ndindex(*call.attrs["steps"]):
+        part = g
+        for axis, q, step in zip(call.attrs["axes"], turn, call.attrs["steps"]):
+            part = _part(part, axis, q, None, step)
+        out.append(part)
+    return out
+
+
 def _part(x: Value, axis: int, begin: Dim | None, end: Dim | None, step: int = 1) -> Value:
     none = (None,) * axis
     return x.op("slice", begin=(*none, begin), end=(*none, end), step=(1,) * axis + (step,))
