@@ -20,7 +20,7 @@ from nnvm_torch.convert import Context, NeedsMemory, Unsupported, converter_of
 from nnvm_torch.imported import Fallback, FromGraph, FromInput, Imported, NotImportable, Plain, Result, Strides, View
 from nnvm_torch.partition import TOKEN, AtenCall, Size, Slot, is_effect, is_view, needs_strides
 from nnvm_torch.probe import refusal
-from nnvm_torch.sizes import hints_of, ranges_of, require_equal_sizes
+from nnvm_torch.sizes import hints_of, multiples_of, ranges_of, require_equal_sizes
 from nnvm_torch.tensors import (
     HANDLE,
     HANDLE_TYPE,
@@ -31,6 +31,7 @@ from nnvm_torch.tensors import (
     on_device,
     strides_of,
     type_of,
+    written_as,
 )
 
 __all__ = ["import_graph"]
@@ -89,20 +90,9 @@ class _Importer:
 
     def run(self) -> Imported:
         look_at_bases(self.gm)
-        results: tuple[Result, ...] = ()
         require_equal_sizes(self.gm)
-        for node in self.gm.graph.nodes:
-            if node.op == "placeholder":
-                self._placeholder(node)
-            elif node.op == "get_attr":
-                self._get_attr(node)
-            elif node.op == "call_function":
-                self._call(node)
-            elif node.op == "output":
-                flat = node.args[0] if isinstance(node.args[0], (tuple, list)) else (node.args[0],)
-                results = tuple(self._result(r) for r in flat)
-            else:
-                raise NotImportable(f"an fx node of kind {node.op}")
+        with written_as(multiples_of(self.gm)):
+            results = self._nodes()
         if self.token is not None:
             self.outputs.append(self.token)
             self.output_strides.append(None)
@@ -117,6 +107,23 @@ class _Importer:
                         tuple(self.fallbacks), self.native, self.total, tuple(self.output_strides),
                         tuple(self.faults))  # fmt: skip
 
+    def _nodes(self) -> tuple[Result, ...]:
+        """All nodes in order; the graph's results."""
+        results: tuple[Result, ...] = ()
+        for node in self.gm.graph.nodes:
+            if node.op == "placeholder":
+                self._placeholder(node)
+            elif node.op == "get_attr":
+                self._get_attr(node)
+            elif node.op == "call_function":
+                self._call(node)
+            elif node.op == "output":
+                flat = node.args[0] if isinstance(node.args[0], (tuple, list)) else (node.args[0],)
+                results = tuple(self._result(r) for r in flat)
+            else:
+                raise NotImportable(f"an fx node of kind {node.op}")
+        return results
+
     # arguments
 
     def _placeholder(self, node: fx.Node) -> None:
@@ -127,8 +134,8 @@ class _Importer:
         elif isinstance(val, torch.SymInt):
             size = dim_of(val)
             self.env[node] = size
-            if isinstance(size, SymDim) and str(size) in symbols(size):
-                self.sizes[str(size)] = position
+            if isinstance(size, SymDim) and (name := str(val.node.expr)) in symbols(size):
+                self.sizes[name] = position
         elif val is None or isinstance(val, (int, bool)):
             self.env[node] = val
         elif node.users:

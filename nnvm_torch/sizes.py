@@ -9,6 +9,7 @@ contiguous: each crossing of these bounds would be a compilation.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,12 +19,18 @@ from torch import fx
 from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
 
-from nnvm_torch.tensors import UnsupportedSize, strides_of
+from nnvm import dim as dims
+from nnvm.dim import Dim
+from nnvm_torch.tensors import UnsupportedSize, dim_of_expr, strides_of
 
-__all__ = ["DimRanges", "hints_of", "ranges_of", "require_equal_sizes"]
+__all__ = ["DimRanges", "hints_of", "multiples_of", "ranges_of", "require_equal_sizes"]
 
 #: (name, least, greatest or None) of each size.
 DimRanges = tuple[tuple[str, int, "int | None"], ...]
+
+#: Remainders that are tried for a size, and sympy's functions that are divisions.
+MOST_REMAINDERS = 1 << 10
+_DIVISIONS = ("FloorDiv", "CleanDiv", "Mod", "PythonMod")
 
 #: Operators with pairs of sizes that must be equal: ((argument, axis), (argument, axis)).
 _EQUAL: dict[Any, tuple[tuple[tuple[int, int], tuple[int, int]], ...]] = {
@@ -66,6 +73,43 @@ def _decides(guard: Any, symbol: Any) -> bool:
     except sympy.PolynomialError:
         return False
     return all(c >= 0 for c in coefficients) or all(c <= 0 for c in coefficients)
+
+
+def multiples_of(gm: fx.GraphModule) -> dict[str, Dim]:
+    """The sizes among the arguments of which the guards leave one remainder only, written with it: where
+    ``2 * (s // 2) == s`` (what was halved and doubled is put beside the whole) `s` is ``2 * (s // 2)``, in which
+    divisions by 2 come out even."""
+    given = {str(n.meta["val"].node.expr) for n in gm.graph.nodes
+             if n.op == "placeholder" and isinstance(n.meta.get("val"), torch.SymInt)}  # fmt: skip
+    size = next(_sizes(gm.graph), None)
+    equations: dict[str, list[Any]] = {}
+    for guard in () if size is None else size.node.shape_env.guards:
+        names = {str(x) for x in guard.expr.free_symbols}
+        if isinstance(guard.expr, sympy.Eq) and len(names) == 1 and names <= given:
+            equations.setdefault(names.pop(), []).append(guard.expr)
+    found = {name: _written_with_remainder(name, each) for name, each in equations.items()}
+    return {name: d for name, d in found.items() if d is not None}
+
+
+def _written_with_remainder(name: str, equations: list[Any]) -> Dim | None:
+    """The size as ``m * (size // m) + r`` if the equations leave no other remainder `r`; None where they do."""
+    divisors = [int(e.args[1]) for x in equations for e in x.atoms(sympy.Function)
+                if type(e).__name__ in _DIVISIONS and e.args[1].is_Integer and e.args[1] > 0]  # fmt: skip
+    period = math.lcm(*divisors)
+    if not 1 < period <= MOST_REMAINDERS:
+        return None
+    try:
+        zeros = [dim_of_expr(e.lhs) - dim_of_expr(e.rhs) for e in equations]
+    except UnsupportedSize:
+        return None
+
+    def may_be(remainder: int) -> bool:
+        values = [dims.substitute(z, {name: dims.symbol(name) * period + remainder}) for z in zeros]
+        return not any(isinstance(v, int) and v != 0 for v in values)
+
+    left = [r for r in range(period) if may_be(r)]
+    step = math.gcd(period, *(r - left[0] for r in left)) if left else 1
+    return dims.symbol(name) // step * step + left[0] % step if step > 1 else None
 
 
 def ranges_of(gm: fx.GraphModule) -> DimRanges:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -20,8 +20,8 @@ from nnvm.graph import TensorType
 
 __all__ = [
     "HANDLE", "HANDLE_TYPE", "TORCH_DTYPES", "TorchMemory", "UnsupportedSize", "WithoutMemory", "constant_tensor",
-    "copy_elements", "dim_of", "dtype_of", "extent", "is_foreign", "laid_out", "numpy_of", "on_device", "shape_of",
-    "span", "strides_of", "torch_dtype", "type_of",
+    "copy_elements", "dim_of", "dim_of_expr", "dtype_of", "extent", "is_foreign", "laid_out", "numpy_of", "on_device",
+    "shape_of", "span", "strides_of", "torch_dtype", "type_of",
 ]  # fmt: skip
 
 TORCH_DTYPES: dict[torch.dtype, DType] = {
@@ -50,21 +50,36 @@ def dtype_of(t: torch.dtype) -> DType | None:
     return TORCH_DTYPES.get(t)
 
 
+#: How a size is written, where its name alone would say less of it.
+_written: ContextVar[Mapping[str, Dim]] = ContextVar("_written")
+
+
+@contextmanager
+def written_as(sizes: Mapping[str, Dim]) -> Iterator[None]:
+    """Inside, `dim_of` writes the named sizes as these, which have the same values."""
+    token = _written.set(sizes)
+    try:
+        yield
+    finally:
+        _written.reset(token)
+
+
 def dim_of(size: Any) -> Dim:
     """The dimension of an int or a `torch.SymInt`; UnsupportedSize where it is data-dependent or no integer."""
     if isinstance(size, int):
         return size
-    return _dim_of_expr(size.node.expr)
+    return dim_of_expr(size.node.expr)
 
 
-def _dim_of_expr(e: sympy.Expr) -> Dim:
+def dim_of_expr(e: sympy.Expr) -> Dim:
+    """`dim_of` of the expression of a size."""
     if e.is_Integer:
         return int(e)
     if e.is_Symbol:
         if not str(e).startswith("s"):
             raise UnsupportedSize(f"size {e} depends on data")
-        return dims.symbol(str(e))
-    parts = [_dim_of_expr(a) for a in e.args]
+        return _written.get({}).get(str(e), dims.symbol(str(e)))
+    parts = [dim_of_expr(a) for a in e.args]
     kind = type(e).__name__
     if kind == "Add":
         return sum(parts[1:], parts[0])

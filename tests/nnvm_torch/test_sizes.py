@@ -3,15 +3,20 @@ refuses is refused."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
+import sympy
 import torch
 from import_capture import Capture, same
 from torch import nn
+from torch.utils._sympy.functions import FloorDiv, Mod
 
 import nnvm_torch
+from nnvm import dim
 from nnvm_torch import weights
+from nnvm_torch.sizes import _written_with_remainder
 
 transformers = pytest.importorskip("transformers")
 
@@ -120,6 +125,52 @@ def test_a_flattened_image_decides_its_size() -> None:
         for fn in (m, run):
             with pytest.raises(RuntimeError, match=r"shapes cannot be multiplied|same reduction dim"):
                 fn(torch.randn(2, 3, 7, 7))
+
+
+class Halved(nn.Module):
+    """Halves an image twice and puts what is doubled again beside what was there: a network for segmentation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down = nn.ModuleList(nn.Conv2d(i, o, 3, padding=1) for i, o in ((3, 8), (8, 16), (16, 16)))
+        self.up = nn.ModuleList([nn.ConvTranspose2d(16, 16, 2, 2), nn.ConvTranspose2d(32, 8, 2, 2)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        a = torch.relu(self.down[0](x))
+        b = torch.relu(self.down[1](torch.max_pool2d(a, 2)))
+        c = torch.cat([b, self.up[0](self.down[2](torch.max_pool2d(b, 2)))], 1)
+        return torch.cat([a, self.up[1](c)], 1)
+
+
+def test_sizes_that_are_halved_and_doubled_again_are_one_size() -> None:
+    m = Halved().eval()
+    run = torch.compile(m, backend=nnvm_torch.nnvm, dynamic=True)
+    with torch.no_grad():
+        for batch, height, width in ((2, 24, 16), (3, 8, 20), (2, 36, 52)):
+            x = torch.randn(batch, 3, height, width)
+            same(run(x), m(x), atol=1e-5, rtol=1e-4)
+        assert compilations() == 1
+        assert nnvm_torch.report().native_fraction == 1.0
+        for fn in (m, run):
+            with pytest.raises(RuntimeError, match="Sizes of tensors must match"):
+                fn(torch.randn(2, 3, 24, 18))
+
+
+@pytest.mark.parametrize("equations,written", [
+    ([("2 * (s // 2)", "s")], "2 * (s // 2)"), ([("2 * (s // 2) + 1", "s")], "2 * (s // 2) + 1"),
+    ([("2 * (s // 4)", "s // 2"), ("2 * (s // 2)", "s")], "4 * (s // 4)"), ([("s % 6", "2")], "6 * (s // 6) + 2"),
+    ([("3 * (s // 3)", "s"), ("s % 4", "2")], "12 * (s // 12) + 6"), ([("2 * (s // 4)", "s // 2")], None),
+    ([("s // 2", "7")], None), ([("s", "16")], None),
+])  # fmt: skip
+def test_sizes_are_written_with_the_remainder_that_guards_leave(equations: Any, written: str | None) -> None:
+    def parsed(text: str) -> Any:
+        s = sympy.Symbol("s0", integer=True, positive=True)
+        text = re.sub(r"\(?s // (\d+)\)?", r"floor(s, \1)", text)
+        text = re.sub(r"s % (\d+)", r"mod(s, \1)", text)
+        return eval(text, {"s": s, "floor": FloorDiv, "mod": Mod})
+
+    found = _written_with_remainder("s0", [sympy.Eq(parsed(a), parsed(b), evaluate=False) for a, b in equations])
+    assert found == (None if written is None else eval(written, {"s": dim.symbol("s0")}))
 
 
 def test_compilations_of_one_module_share_packed_weights() -> None:
