@@ -213,3 +213,11 @@ def test_nothing_to_do():
     assert apply_passes(g, ["AlterOpLayout"], PassContext()) is g
     runtime = graph(op("conv2d", var("x", 1, 8, 4, 4), var("w", 8, 8, 3, 3)))
     assert ops(alter(runtime)) == ["conv2d"], "a weight that changes at each call is not packed"
+
+
+def test_sums_over_long_vectors_cost_more_than_padding():
+    """From blocks to plain data a 1x1 convolution sums products over the lanes: dear where few make up a sum."""
+    narrow = conv(op("relu", conv(conv(var("x", 1, 3, 56, 56), "a", 64), "b", 24, k=1)), "c", 80, k=1)
+    y = conv(op("relu", narrow), "d", 80, k=1)
+    assert layouts(alter(graph(y), "skylake-avx512"))[1] == ("NCHW16c", "OIHW16i16o", "NCHW16c")
+    assert layouts(alter(graph(y)))[1] == ("NCHW8c", "OIHW8i8o", "NCHW8c")
