@@ -162,9 +162,19 @@ class _Spread(StmtMutator):
             if self.placed:
                 return For(s.var, s.extent, inner, s.kind)
         self.placed = True
-        here = self._here()
+        return self._seldom(s)
+
+    def _seldom(self, s: For) -> Stmt:
+        """The loop `s`, the last of the steps, with hints before each of its parts, of which there are just enough."""
+        extent = int(s.extent.value)  # type: ignore[attr-defined]
+        part = max(n for n in range(1, extent + 1) if extent % n == 0 and (self._times() // n >= self.lines or n == 1))
+        outer, inner = Var(s.var.name), Var(s.var.name)
+        self.steps[-1] = For(outer, Const(extent // part, INDEX), s.body)
+        body = substitute(s.body, {s.var: binary("add", binary("mul", outer, part), inner)})
+        body = For(inner, Const(part, INDEX), body, s.kind) if part > 1 else substitute(s.body, {s.var: outer})
+        body = seq([self._here(), body])
         self.steps.pop()
-        return For(s.var, s.extent, seq([here, s.body]), s.kind)
+        return For(outer, Const(extent // part, INDEX), body, s.kind)
 
     def _times(self) -> int:
         """How often what stands here is done for one panel."""
