@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from nnvm.te.expr import INDEX, Buffer, Const, Expr, Ramp, Var, binary, is_size
+from nnvm.te.expr import INDEX, Binary, Buffer, Const, Expr, Ramp, Var, binary, is_size
 from nnvm.tir.stmt import Allocate, For, If, Prefetch, PrimFunc, Seq, Stmt, seq
 from nnvm.tir.visitor import StmtMutator, free_vars, loads, substitute
 
@@ -154,7 +154,7 @@ class _Spread(StmtMutator):
         return self._allocate(s)
 
     def visit_for(self, s: For) -> Stmt:
-        if s.kind != "serial" or not isinstance(s.extent, Const):
+        if s.kind != "serial" or _most(s) is None:
             return s
         self.steps.append(s)
         if self._times() < self.lines:
@@ -166,7 +166,11 @@ class _Spread(StmtMutator):
 
     def _seldom(self, s: For) -> Stmt:
         """The loop `s`, the last of the steps, with hints before each of its parts, of which there are just enough."""
-        extent = int(s.extent.value)  # type: ignore[attr-defined]
+        if not isinstance(s.extent, Const):
+            here = self._here()
+            self.steps.pop()
+            return For(s.var, s.extent, seq([here, s.body]), s.kind)
+        extent = int(s.extent.value)
         part = max(n for n in range(1, extent + 1) if extent % n == 0 and (self._times() // n >= self.lines or n == 1))
         outer, inner = Var(s.var.name), Var(s.var.name)
         self.steps[-1] = For(outer, Const(extent // part, INDEX), s.body)
@@ -180,13 +184,13 @@ class _Spread(StmtMutator):
         """How often what stands here is done for one panel."""
         usual = self.panel.tiles or USUAL_TILES
         tiles = [int(s.extent.value) if isinstance(s.extent, Const) else usual for s in self.rows]
-        return prod([*tiles, *(int(s.extent.value) for s in self.steps if isinstance(s.extent, Const))])
+        return prod([*tiles, *(_most(s) or 1 for s in self.steps)])
 
     def _here(self) -> Stmt:
         times = self._times()
         now: Expr = Const(0, INDEX)
         for s in (*self.rows, *self.steps):
-            now = binary("add", binary("mul", now, s.extent) if isinstance(s.extent, Const) else Const(0, INDEX), s.var)
+            now = binary("add", binary("mul", now, _most(s) or 0), s.var)
         start = binary("floordiv", binary("mul", now, self.lines), times)
         if not isinstance(self.rows[0].extent, Const):
             start = binary("min", start, self.lines)
@@ -207,6 +211,12 @@ class _Spread(StmtMutator):
         step = binary("mul", binary("floordiv", line, per_step), per_line)
         column = binary("mul", binary("floormod", line, per_step), LINE // size)
         return Prefetch(panel.w, (*lead, binary("add", k, step), binary("add", j, column)))
+
+
+def _most(s: For) -> int | None:
+    """Steps of a loop at most (the last part of a reduction has fewer); None where it is not known."""
+    ends = [s.extent.a, s.extent.b] if isinstance(s.extent, Binary) and s.extent.op == "min" else [s.extent]
+    return min((int(e.value) for e in ends if isinstance(e, Const)), default=None)
 
 
 def _next_iteration(loops: Sequence[For]) -> dict[Var, Expr]:
