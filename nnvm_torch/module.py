@@ -289,8 +289,6 @@ class CompiledModule(nn.Module):
 
     def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Shape:
         """What runs calls with arguments like these, compiled if need be."""
-        if (reason := hidden_work(self._nnvm_module)) is not None:
-            raise _InEager(reason)
         leaves, spec = pytree.tree_flatten((args, kwargs))
         tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
         sizes = self._nnvm_axes.sizes(args, kwargs) if self._nnvm_axes is not None else None
@@ -313,6 +311,9 @@ class CompiledModule(nn.Module):
             return cast("_Shape | None", self._nnvm_shapes[key])
         with compile_lock:
             if key not in self._nnvm_shapes:
+                # what is compiled finds out by itself that there are other hooks or parameters
+                if (reason := hidden_work(self._nnvm_module)) is not None:
+                    raise _InEager(reason)
                 if len(self._nnvm_shapes) >= MAX_SHAPES:
                     raise RuntimeError(
                         f"this module is compiled for {MAX_SHAPES} kinds of inputs already; for sizes that change "
