@@ -1,8 +1,8 @@
 """Where values lie that have no memory of their own.
 
 A view lies in what it shows, with an offset. The attribute ``in_place`` says of further nodes that they move no data:
-slices and transposes (``input``) are read where their input lies, through strides; the parts of a concatenation, and
-the input of a transpose (``output``), are written where its output lies.
+slices and transposes (``input``) are read where their input lies, through strides; the parts of a whole (the attribute
+``places``), and the input of a transpose (``output``), are written where its output lies.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ along (a convolution), or by several. A value is written in place where a kernel
 to be: it is not returned, not an input, not a part already (nor the same part twice). Where rows do not follow each
 other (parts of a batch or of the last axis, transposes), kernels write and read through strides; whatever wants the
 data contiguous, as most views or a node that the host runs, prevents that. Parts that cannot be in place are copied, if
-they are the smaller half. What a longer concatenation has in common with a shorter one is made once:
+they are the smaller half. So it is for what is interleaved. What a longer concatenation has in common with a shorter
+one is made once:
 
     %d = concatenate(%a, %b, %e)             ->    %d = concatenate(%c, %e)
 
