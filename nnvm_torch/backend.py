@@ -268,7 +268,8 @@ def _built(
             raise fault.error
         faults.append(fault)
 
-    compiled = compile_graph(imported.graph, replace(options.build_options(imported.device), on_fault=on_fault))
+    build = options.build_options(imported.device, training=kind != "inference")
+    compiled = compile_graph(imported.graph, replace(build, on_fault=on_fault))
     if options.strict and faults:
         raise StrictError([Fallback(f.what, f"{f.stage}: {f.error}", ", ".join(f.sources)) for f in faults])
     captures = options.cuda_graphs and kind == "inference"

@@ -14,6 +14,7 @@ from torch._subclasses.fake_impls import op_implementations_dict
 
 from nnvm_torch.convert import TABLE
 from nnvm_torch.convert.table import holds
+from nnvm_torch.recurrent import lstm, lstm_layer, lstm_layer_backward
 from nnvm_torch.tensors import dtype_of
 
 __all__ = ["decompositions", "exported_decompositions", "whole"]
@@ -116,7 +117,7 @@ _FORCED: dict[str, Callable[..., Any] | None] = {
         "upsample_bilinear2d", "upsample_bicubic2d",
     ) for kind, ours in (("default", None), ("vec", partial(_by_size, name)))
 } | {
-    "dropout.default": _dropout, "multi_margin_loss.default": _multi_margin_loss,
+    "lstm.input": lstm, "dropout.default": _dropout, "multi_margin_loss.default": _multi_margin_loss,
     "multilabel_margin_loss_forward.default": _multilabel_margin_loss,
     "smooth_l1_loss_backward.default": _smooth_l1_loss_backward,
 }  # fmt: skip
@@ -143,11 +144,6 @@ _OF_ONE_TYPE = {
 
 #: Batch norms over a batch; those with given statistics are taken apart.
 _BATCH_NORMS = ("_native_batch_norm_legit_functional.default", "_native_batch_norm_legit.no_stats")
-
-#: A recurrent layer of more steps is left to ATen's own kernel.
-MAX_STEPS = 128
-#: oneDNN's number for an LSTM.
-_LSTM = 2
 
 
 @lru_cache(maxsize=1)
@@ -179,7 +175,9 @@ def _with_ours(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., 
             if target in table and ours is not None:
                 table[target] = ours
     for target in _overloads(("mkldnn_rnn_layer.default",)):
-        table[target] = _lstm_layer
+        table[target] = lstm_layer
+    for target in _overloads(("mkldnn_rnn_layer_backward.default",)):
+        table[target] = lstm_layer_backward
     for target in _overloads(("max_unpool2d.default",)):
         table[target] = _max_unpool2d
     for target in _overloads(_IN_ORDER):
@@ -322,28 +320,6 @@ def _max_unpool2d(x: torch.Tensor, indices: torch.Tensor, output_size: Sequence[
     out = flat.view((*lead, *output_size))
     format_ = torch._prims_common.suggest_memory_format(x)
     return out if format_ == torch.contiguous_format else out.clone(memory_format=format_)
-
-
-def _lstm_layer(
-    x: torch.Tensor, w_ih: torch.Tensor, w_hh: torch.Tensor, b_ih: torch.Tensor, b_hh: torch.Tensor, hx: torch.Tensor,
-    cx: torch.Tensor, reverse: bool, batch_sizes: Sequence[int], mode: int, hidden: int, layers: int, has_biases: bool,
-    bidirectional: bool, batch_first: bool, train: bool,
-) -> Any:  # fmt: skip
-    """One LSTM layer, step by step: x [T, N, I] -> outputs [T, N, H], last hidden and cell state [1, N, H]."""
-    steps = x.shape[0]
-    if mode != _LSTM or layers != 1 or bidirectional or batch_sizes or not isinstance(steps, int) or steps > MAX_STEPS:
-        return NotImplemented
-    bias = b_ih + b_hh if has_biases else None
-    gates = torch.nn.functional.linear(x, w_ih, bias).unbind(0)
-    h, c = hx.squeeze(0), cx.squeeze(0)
-    outputs: list[torch.Tensor] = []
-    for gate in reversed(gates) if reverse else gates:
-        i, f, g, o = torch.chunk(gate + torch.mm(h, w_hh.t()), 4, 1)
-        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-        h = torch.sigmoid(o) * torch.tanh(c)
-        outputs.append(h)
-    y = torch.stack(outputs[::-1] if reverse else outputs)
-    return y, h.unsqueeze(0), c.unsqueeze(0), x.new_empty(0)
 
 
 @contextlib.contextmanager

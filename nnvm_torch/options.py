@@ -14,6 +14,7 @@ from nnvm.compiler.build import BuildOptions
 from nnvm.graph.pass_manager import PASSES
 from nnvm.graph.passes.graph_fuse import FuseLimits
 from nnvm.target import Target
+from nnvm_torch.cpu_choice import cpu_rule
 from nnvm_torch.gpu import target_of
 from nnvm_torch.gpu_choice import LibraryChoice
 
@@ -93,8 +94,9 @@ class Options:
             raise ValueError("options strict_rounding and fast_math contradict each other: set one of them")
         return made
 
-    def build_options(self, device: torch.device = _CPU) -> BuildOptions:
-        """What the compiler wants to know of them, for a graph on that device."""
+    def build_options(self, device: torch.device = _CPU, training: bool = False) -> BuildOptions:
+        """What the compiler wants to know of them, for a graph on that device; `training`: one whose weights are new at
+        each call."""
         settings: dict[str, Any] = {"precise": self.precise or self.strict_rounding, "fast_math": self.fast_math}
         disabled = self.disabled_passes
         if self.strict_rounding:
@@ -105,6 +107,8 @@ class Options:
         if target is not None and target.is_gpu and device.type == "cuda":
             settings["library"] = LibraryChoice(target, device)
             settings["deterministic"] = torch.are_deterministic_algorithms_enabled()
+        if training and device.type == "cpu" and (rule := cpu_rule(target)) is not None:
+            settings["cpu_library"] = rule
         return BuildOptions(target=target, opt_level=self.opt_level,
                             disabled_passes=disabled, options=settings,
                             verify=self.verify_graphs)  # fmt: skip

@@ -27,8 +27,13 @@ def _statistics(
 ) -> tuple[NodeEntry, NodeEntry]:
     """Mean and 1 / sqrt(variance + eps) over `axes`, kept as extent 1; `wide`: the mean is summed in float64."""
     x = c.compute(x)
-    summed = c.cast(x, F64) if wide else x
-    mean = c.cast(c.op("mean", summed, axis=axes, keepdims=True), x.type.dtype)
+    if wide:  # the sum widens each element itself: a cast of its own would be stored by what computes x
+        total = c.op("sum", x, axis=axes, keepdims=True, dtype=F64)
+        count = numel(tuple(x.type.shape[a] for a in axes))
+        number = c.const(count, F64) if isinstance(count, int) else c.cast(c.dim_value(count), F64)
+        mean = c.cast(c.op("divide", total, number), x.type.dtype)
+    else:
+        mean = c.op("mean", x, axis=axes, keepdims=True)
     variance = c.op("variance", x, axis=axes, correction=0.0, keepdims=True)
     return mean, c.op("rsqrt", c.op("add", variance, c.const(eps, x.type.dtype)))
 

@@ -1,4 +1,4 @@
-"""ChooseLibrary: products that a vendor's library computes sooner than our kernel, on a GPU.
+"""ChooseLibrary: products that a vendor's library computes sooner than our kernel.
 
 ```
 %g = group(%x, %w, %b):                         %d = dense(%x, %w, %b)         in the library
@@ -7,8 +7,9 @@
 return %g                                       return %g
 ```
 What was fused behind the product becomes a kernel of its own; products with something fused in front stay. Who decides
-is the setting ``library`` of the pass, a `Choose`; without it (code for a machine without the library, as in an
-artifact) all products stay.
+is the setting ``library`` of the pass for a GPU, a `Choose`, and ``cpu_library`` for a CPU, a `ChooseOnCpu`; without it
+(code for a machine without the library, as in an artifact) all products stay. On a CPU only products of weights that
+are new at each call are asked for: what depends on parameters only is packed for our kernels.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from nnvm.compiler.lower_group import group_bytes, tensors_of
-from nnvm.dim import evaluate
+from nnvm.dim import estimate, evaluate
 from nnvm.graph.graph import Graph, Uses, rebuild
 from nnvm.graph.group import fused_nodes, make_group
 from nnvm.graph.node import Node, NodeEntry, apply, variable
@@ -25,7 +26,7 @@ from nnvm.graph.op_attrs import OpPattern
 from nnvm.graph.pass_manager import PassContext, register_pass
 from nnvm.schedules.gpu.cost import ProductSize, library_seconds, product_size, template_seconds
 
-__all__ = ["Choice", "Choose", "ProductCase", "choose_library"]
+__all__ = ["Choice", "Choose", "ChooseOnCpu", "ProductCase", "choose_library"]
 
 
 @dataclass(frozen=True)
@@ -68,14 +69,18 @@ class ProductCase:
 
 
 Choose = Callable[[ProductCase], Choice]
+#: Value that a named size is taken to have where none is likely.
+_UNKNOWN = 64
+#: Of a product on a CPU and the bytes that a kernel for the rest of its group moves: None where there is no doubt.
+ChooseOnCpu = Callable[[Node, float], Choice | None]
 
 
 @register_pass("ChooseLibrary", requires=["fused"], opt_level=3)
 def choose_library(graph: Graph, context: PassContext) -> Graph:
     """Takes products out of their groups where the library is sooner. requires: ``fused``; provides, where there was
     anything to decide, ``library_choices``: (group, operator, `Choice`) of each."""
-    choose: Choose | None = context.options.get("library")
-    if choose is None or not context.target.is_gpu:
+    decide = _decide(context)
+    if decide is None:
         return graph
     uses = Uses(graph)
     given = graph.attrs.get("output_strides") or ()
@@ -88,15 +93,49 @@ def choose_library(graph: Graph, context: PassContext) -> Graph:
             return None
         if any(e in strided or any(u.attrs.get("in_place") for u, _ in uses.of(e)) for e in node.outputs):
             return None  # it is written through strides, or where a longer value lies
-        found = _case(node, product, context)
-        if found is None:
+        choice = decide(node, product)
+        if choice is None:
             return None
-        choice = choose(found)
         decided.append((node.name, product.op.name, choice))
         return _apart(node, product, inputs) if choice.takes_library else None
 
     made = rebuild(graph, rewrite)
     return made.with_attrs(library_choices=tuple(decided)) if decided else graph
+
+
+def _decide(context: PassContext) -> Callable[[Node, Node], Choice | None] | None:
+    """What decides on a (group, product); None: nobody does."""
+    if not context.target.is_gpu:
+        on_cpu: ChooseOnCpu | None = context.options.get("cpu_library")
+        if on_cpu is None:
+            return None
+        return lambda node, product: None if _is_prepared(node, product) else on_cpu(product, _rest_bytes(node, product))
+    choose: Choose | None = context.options.get("library")
+    if choose is None:
+        return None
+
+    def on_gpu(node: Node, product: Node) -> Choice | None:
+        found = _case(node, product, context)
+        return None if found is None else choose(found)
+
+    return on_gpu
+
+
+def _is_prepared(node: Node, product: Node) -> bool:
+    """Whether the product's weight is the same at all calls."""
+    outer = {v[0]: e.node for v, e in zip(node.attrs["graph"].inputs, node.inputs)}
+    weight = outer[product.inputs[1]]
+    return weight.is_constant or (weight.is_variable and weight.attrs.get("kind") in ("param", "prepared"))
+
+
+def _rest_bytes(node: Node, product: Node) -> float:
+    """Bytes that a kernel for what is fused behind the product moves."""
+    whole: Graph = node.attrs["graph"]
+    if all(n is product for n in fused_nodes(whole)):
+        return 0.0
+    inputs = [variable(v.name, v[0].type) for v in whole.inputs]
+    apart = Graph(_apart(node, product, tuple(inputs)), tuple(v.node for v in inputs))
+    return sum(float(estimate(group_bytes(n.attrs["graph"]), _UNKNOWN)) for n in apart.nodes if n.op.name == "group")
 
 
 def _product(node: Node) -> Node | None:

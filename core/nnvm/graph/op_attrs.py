@@ -86,7 +86,12 @@ declare("host_call", "(attrs) -> callable(env: Mapping[str, int], *tensors) -> s
 declare(
     "library_call",
     "(attrs) -> callable(env: Mapping[str, int], *tensors) -> sequence of tensors | None",
-    "How a vendor's library runs a node on a GPU, where that is chosen (results share no memory); None: it cannot.",
+    "How a vendor's library runs a node, where that is chosen (results share no memory); None: it cannot.",
+)
+declare(
+    "library_into",
+    "(attrs) -> callable(env: Mapping[str, int], *tensors)",
+    "As ``library_call``, of a node that it can run, with the results' tensors last, into which it writes.",
 )
 declare(
     "any_order",

@@ -168,6 +168,7 @@ class _Host:
     inputs: list[_View]
     outputs: list[tuple[int, tuple[int, ...], DType]]  # (base, shape, dtype)
     here: bool  # whether the outputs are tensors of the host
+    into: list[_View]  # where the call writes its results, which the plan has memory for
 
 
 @dataclass(frozen=True)
@@ -347,7 +348,9 @@ class Executor:
             if not isinstance(segment, _Host):
                 segment.run(bases, arena.workspace, threads)
                 continue
-            results = segment.call(instance.env, *(view(v) for v in segment.inputs))
+            results = segment.call(instance.env, *(view(v) for v in (*segment.inputs, *segment.into)))
+            if segment.into:
+                continue
             for (base, shape, dtype), result in zip(segment.outputs, results, strict=True):
                 tensors[base] = memory.contiguous(result, shape, dtype) if segment.here else result
                 bases[base] = memory.pointer(tensors[base]) if segment.here else 0
@@ -422,14 +425,17 @@ class Executor:
         return self.plan.located[entry][0].kind != "host" or self.plan.memory.root(entry) in self._base_of
 
     def _host(self, step: HostStep | DeviceStep, env: Mapping[str, int], value: Value) -> _Host:
-        outputs = []
+        outputs, into = [], []
+        if isinstance(step, HostStep) and step.node.op.has("library_into"):
+            into = [self._view(e, value) for e in step.node.outputs]
         for e in step.node.outputs:
             base, _ = self._reference(e, value)
             outputs.append((base, tuple(map(value, e.type.shape)), e.type.dtype))
         call: Any
         if isinstance(step, HostStep):
             op = step.node.op
-            call = op.attr("host_call" if op.has("host_call") else "library_call")(step.node.attrs)
+            names = ("host_call", "library_into", "library_call")
+            call = op.attr(next(name for name in names if op.has(name)))(step.node.attrs)
         else:
             device_call, memory = step.call, self.memory
 
@@ -437,7 +443,7 @@ class Executor:
                 return device_call(memory, env, tensors)
 
         here = device_of(step.node) == CPU
-        return _Host(call, [self._view(e, value) for e in step.node.inputs], outputs, here)
+        return _Host(call, [self._view(e, value) for e in step.node.inputs], outputs, here, into)
 
     def _view(self, entry: NodeEntry, value: Value) -> _View:
         base, offset = self._reference(entry, value)

@@ -83,7 +83,8 @@ def alter_op_layout(graph: Graph, context: PassContext) -> Graph:
     """Gives the graph on blocked layouts. requires: ``typed``. Does nothing where there is nothing to block."""
     if context.target.is_gpu:  # blocks are for vector registers
         return graph
-    machine, fixed = Machine(context.target), Fixed()
+    library = "cpu_library" in context.options and "ChooseLibrary" not in context.disabled
+    machine, fixed = Machine(context.target, library), Fixed()
     plan = plan_layouts(graph, fixed, machine)
     blocker = Blocker(machine, fixed)
     values: dict[NodeEntry, Value] = {}

@@ -12,16 +12,28 @@ from nnvm.graph.passes.alter_op_layout import SPATIAL, Blocker, LayoutRule, Valu
 from nnvm.graph.passes.layout_plan import MOST_PADDING, Machine, Way, padded
 from nnvm.graph.types import TensorType
 
-__all__ = ["convolution", "dense"]
+__all__ = ["convolution", "dense", "for_library"]
 
 #: Groups that are computed as one, with zeros between them, at most.
 _MOST_MERGED = 4
+#: Input channels from which on a library's convolution with strides is taken.
+LIBRARY_CHANNELS = 32
+
+
+def for_library(node: Node) -> bool:
+    """Whether a vendor's library, where there is one, computes a convolution with strides at least as soon as we do
+    after packing its weight: several taps, and channels that fill vectors."""
+    kernel = node.inputs[1].type.shape
+    wide = isinstance(kernel[1], int) and kernel[1] >= LIBRARY_CHANNELS
+    return node.attrs["groups"] == 1 and wide and any(k != 1 for k in kernel[2:])
 
 
 def _ways(node: Node, fixed: Fixed, machine: Machine) -> list[Way]:
     """Of a convolution with attributes data_layout, kernel_layout, out_layout, groups and channels: input and output in
     any blocks; few channels stay plain, as in the first layer of a network."""
     if not _applies(node, fixed):
+        return []
+    if machine.library and for_library(node) and not fixed(node.inputs[1].node):
         return []
     total, outputs = node.inputs[0].type.shape[1], node.outputs[0].type.shape[1]
     groups, rest = node.attrs["groups"], (1,) * (len(node.inputs) - 1)

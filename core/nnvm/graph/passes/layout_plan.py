@@ -66,9 +66,13 @@ class Machine:
 
     Measured on AVX2 with blocks of 8: 3x3 convolutions of 64 to 128 channels reach 75 GFLOP/s; transforms between plain
     and blocked move 12 to 17 GB/s, between two blocks 3.5 GB/s.
+
+    Attributes:
+        library: a vendor's library computes convolutions of plain layout whose weights are new at each call.
     """
 
     target: Target
+    library: bool = False
 
     @cached_property
     def lanes(self) -> int:

@@ -121,6 +121,11 @@ def plan_memory(graph: Graph, *, inplace: bool = True, share: bool = True) -> Me
     return _Planner(graph, inplace, share).plan()
 
 
+def _brings_memory(node: Node) -> bool:
+    """Whether the results of a node are tensors that it makes itself."""
+    return device_of(node) != CPU or not (node.op.name == "group" or node.op.has("library_into"))
+
+
 class _Planner:
     def __init__(self, graph: Graph, inplace: bool, share: bool) -> None:
         self.graph = graph
@@ -171,7 +176,7 @@ class _Planner:
         for node in self.order:
             if node.is_constant:
                 self.places[node[0]] = Place("constant")
-            elif node in self.step_of and (node.op.name != "group" or device_of(node) != CPU):
+            elif node in self.step_of and _brings_memory(node):
                 self.places.update((e, Place("host")) for e in node.outputs)
         self.places.update((e, Place("view", 0, a.offset, a.base)) for e, a in self.aliases.items())
 
