@@ -192,3 +192,41 @@ def _moved(c: Context, old: NodeEntry, fresh: NodeEntry, momentum: float) -> Nod
     t = old.type.dtype.compute
     kept = c.op("multiply", c.cast(old, t), c.const(1 - momentum, t))
     return c.op("add", c.op("multiply", c.cast(fresh, t), c.const(momentum, t)), kept)
+
+
+@converts("native_batch_norm_backward.default")
+def _batch_norm_backward(
+    c: Context, grad: NodeEntry, x: NodeEntry, weight: NodeEntry | None, running_mean: NodeEntry | None,
+    running_variance: NodeEntry | None, mean: NodeEntry | None, rstd: NodeEntry | None, train: bool, eps: float,
+    mask: Sequence[bool],
+) -> Value:  # fmt: skip
+    """For n = (x - mean) * rstd: rstd * weight * (grad - mean(grad) - n * mean(grad * n)), sum(grad * n), sum(grad)."""
+    wide, g = c.compute(x), c.compute(grad)
+    t = wide.type.dtype
+    axes = (0, *range(2, x.type.rank))
+    kept = tuple(1 if a in axes else d for a, d in enumerate(x.type.shape))
+    if not train:
+        assert running_mean is not None and running_variance is not None
+        mean = running_mean
+        rstd = c.op("rsqrt", c.op("add", c.cast(running_variance, t), c.const(eps, t)))
+    assert mean is not None and rstd is not None
+    mean, rstd = (c.cast(c.reshape(s, kept), t) for s in (mean, rstd))
+    needs_sums = train or mask[1] or mask[2]
+    total, along = c.op_outputs("norm_sums", g, wide, mean, axis=axes) if needs_sums else (g, g)
+    out: list[NodeEntry | None] = [None, None, None]
+    if mask[0]:
+        scale = rstd if weight is None else c.op("multiply", rstd, c.cast(c.reshape(weight, kept), t))
+        if train:
+            count = numel(tuple(x.type.shape[a] for a in axes))
+            one = c.const(1, t)
+            part = c.const(1 / count, t) if isinstance(count, int) and count else c.op(
+                "divide", one, c.cast(c.dim_value(count), t))  # fmt: skip
+            slope = c.op("multiply", c.op("multiply", along, part), c.op("multiply", rstd, rstd))
+            bent = c.op("subtract", g, c.op("multiply", c.op("subtract", wide, mean), slope))
+            g = c.op("subtract", bent, c.op("multiply", total, part))
+        out[0] = c.cast(c.op("multiply", g, scale), c.outs[0].dtype)
+    if mask[1]:
+        out[1] = _as(c, c.op("multiply", along, rstd), 1)
+    if mask[2]:
+        out[2] = _as(c, total, 2)
+    return tuple(out)

@@ -9,7 +9,7 @@ from nnvm.dim import Dim
 from nnvm.graph.layout import Layout
 from nnvm.graph.type_relation import Relation, Value
 from nnvm.ops.nn_conv import SPATIAL
-from nnvm.ops.shape_rules import resolve_axis
+from nnvm.ops.shape_rules import reduced_shape, resolve_axes, resolve_axis
 from nnvm.ops.type_relations import attach
 
 __all__: list[str] = []
@@ -160,6 +160,16 @@ def _row_norm_grad(r: Relation) -> None:
             r.has_shape(v, data.shape[first:], data)
 
 
+def _norm_sums(r: Relation) -> None:
+    """The incoming gradient is like the data; the mean and the sums keep the axes summed over as 1."""
+    grad, data, mean = r.inputs
+    r.same_shape(grad, data)
+    r.same_shape(mean, *r.outputs)
+    r.same_dtype(data, *r.outputs)
+    if data.shape is not None:
+        r.has_shape(mean, reduced_shape(data.shape, resolve_axes(r.attrs["axis"], len(data.shape)), True), data)
+
+
 def _channel_norm(r: Relation) -> None:
     data, *affine = r.inputs
     r.same_shape(data, *r.outputs)
@@ -235,6 +245,7 @@ for _rank in (1, 2, 3):
 attach("resize", _resize)
 attach("layer_norm rms_norm", _row_norm, symbolic=False, weak=_weights_like_data)
 attach("row_norm_grad", _row_norm_grad, symbolic=False)
+attach("norm_sums", _norm_sums, symbolic=False)
 attach("group_norm instance_norm", _channel_norm, symbolic=False, weak=_weights_like_data)
 attach("batch_norm", _batch_norm, symbolic=False, weak=_weights_like_data)
 attach("attention", _attention, symbolic=False)

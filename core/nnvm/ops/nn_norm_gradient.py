@@ -1,4 +1,4 @@
-"""The gradient of a row normalisation, from the statistics that the forward pass kept."""
+"""Gradients of normalisations of rows, and over a batch, from the statistics that the forward pass kept."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from nnvm.dim import Dim, numel
 from nnvm.graph.op import Param, register
 from nnvm.graph.op_attrs import OpPattern
 from nnvm.graph.types import TensorType
-from nnvm.ops.bodies import as_float, over
-from nnvm.ops.params import integer
+from nnvm.ops.bodies import as_float, over, rounded
+from nnvm.ops.params import integer, integers
 from nnvm.ops.reduce import kept_index, reduce_stage
-from nnvm.ops.shape_rules import check_kind, resolve_axis, show
+from nnvm.ops.shape_rules import check_kind, reduced_shape, resolve_axes, resolve_axis, show
 from nnvm.te.expr import Expr
 from nnvm.te.tensor import Tensor
 
@@ -89,4 +89,48 @@ register(
         "row's own: scale * (h - mean(h) - n * mean(h * n)) for h = grad * gamma, means over the last axes.",
     infer_type=_type, pattern=OpPattern.OUT_FUSABLE, compute=_compute, reference=_array, inplace=((0, 0), (1, 0)),
     flops=lambda attrs, inputs, outputs: inputs[1].numel * 12,
+)  # fmt: skip
+
+
+# -- sums that the gradient of a batch's norm needs
+
+
+def _sums_type(attrs: Attrs, inputs: Types) -> Types:
+    grad, data, mean = inputs
+    for t in inputs:
+        check_kind(t, "f")
+    axes = resolve_axes(attrs["axis"], data.rank)
+    kept = reduced_shape(data.shape, axes, True)
+    if grad.shape != data.shape or mean.shape != kept:
+        raise ValueError(f"grad {show(grad.shape)} must have the shape of data {show(data.shape)}, and mean "
+                         f"{show(mean.shape)} the shape {show(kept)}")  # fmt: skip
+    out = TensorType(kept, data.dtype, data.device)
+    return out, out
+
+
+def _sums_compute(attrs: Attrs, inputs: list[Tensor], outputs: Types) -> list[Tensor]:
+    grad, x, mean = inputs
+    at = x.dtype.compute
+    axes = resolve_axes(attrs["axis"], len(x.shape))
+
+    def along(i: tuple[Expr, ...]) -> Expr:
+        return te.cast(grad[i], at) * (te.cast(x[i], at) - te.cast(mean[kept_index(i, axes, True)], at))
+
+    sums = (reduce_stage(grad, axes, True, "head_sum", te.sum), reduce_stage(x, axes, True, "along_sum", te.sum, along))
+    return [rounded(s, outputs[0].dtype) for s in sums]
+
+
+def _sums_array(attrs: Attrs, grad: Array, data: Array, mean: Array) -> tuple[Any, Any]:
+    axes = resolve_axes(attrs["axis"], data.ndim)
+    head = grad.astype(np.float64)
+    return head.sum(axes, keepdims=True), (head * (data.astype(np.float64) - mean)).sum(axes, keepdims=True)
+
+
+register(
+    "norm_sums", inputs=["grad", "data", "mean"], num_outputs=2,
+    params={"axis": Param("axes to sum over", integers, ())},
+    doc="sum(grad) and sum(grad * (data - mean)) over axes, kept as extent 1: what the gradient of a normalisation over "
+        "these axes needs, in one look at both.",
+    infer_type=_sums_type, pattern=OpPattern.REDUCE, compute=_sums_compute, reference=_sums_array,
+    flops=lambda attrs, inputs, outputs: inputs[1].numel * 4,
 )  # fmt: skip

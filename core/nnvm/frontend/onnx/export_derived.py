@@ -29,7 +29,7 @@ NOT_IN_ONNX: dict[str, str] = {
     "conv2d_winograd": "it stands for a convolution after the compiler's passes: write the graph before them",
     "interleave": "it joins what the compiler's passes take apart: write the graph before them",
     "layout_transform": "it stands for a layout that the compiler's passes choose: write the graph before them",
-    "row_norm_grad": "ONNX has no gradients",
+    "row_norm_grad": "ONNX has no gradients", "norm_sums": "ONNX has no gradients",
     "group": "it is a kernel of the compiler's: write the graph before its passes",
     "variable": "a variable is an input or an initialiser, no node",
 }  # fmt: skip

@@ -141,10 +141,32 @@ def _pattern(node: Node) -> OpPattern:
     return node.op.attr("pattern", OpPattern.OPAQUE)  # type: ignore[no-any-return]
 
 
+def _near_users(graph: Graph) -> list[Node]:
+    """The graph's nodes in order, those that move or compute single elements of its inputs just before who needs them
+    first: between a mask of what the forward pass kept and its use lies most of a gradient's graph otherwise."""
+    order = graph.nodes
+    index = {n: i for i, n in enumerate(order)}
+    returned = {e.node for e in graph.outputs}
+    given = {n for n in order if n.is_variable or n.is_constant}
+    users: dict[Node, list[Node]] = {}  # of the nodes that move
+    for node in order:
+        for e in node.inputs:
+            if e.node in users:
+                users[e.node].append(node)
+        is_single = node not in given and node not in returned and _pattern(node) <= OpPattern.INJECTIVE
+        if is_single and all(e.node in given for e in node.inputs):
+            given.add(node)
+            users[node] = []
+    at = dict(index)
+    for node in reversed(users):
+        at[node] = min((at[u] for u in users[node]), default=at[node])
+    return sorted(order, key=lambda n: (at[n], index[n]))
+
+
 class _Fuser:
     def __init__(self, graph: Graph, limits: FuseLimits) -> None:
         self.limits = limits
-        self.order = graph.nodes
+        self.order = _near_users(graph)
         self.index = {n: i for i, n in enumerate(self.order)}
         self.outputs = {e.node for e in graph.outputs}
         self.users: dict[Node, list[Node]] = {}
