@@ -127,6 +127,8 @@ class _Instance:
         segments: a Program, LaunchProgram, DefinedSegment or _Host each.
         outputs: (base, what makes a new tensor) of each output.
         elsewhere: outputs that no step writes: (position, where they are, copy or not).
+        done: of each segment, bases of tensors made by host nodes that nothing needs after it: they are freed then, so
+            that the next ones take their memory, which is in the cache.
         single: the program, where one native call is all there is to do.
         function: of the tensors given, which makes that call, and what it was made for.
     """
@@ -136,6 +138,7 @@ class _Instance:
     arenas: ArenaPool
     outputs: list[tuple[int, Callable[[], Any]]]
     elsewhere: list[tuple[int, _View, bool]]
+    done: list[tuple[int, ...]]
     single: Program | None
     function: tuple[_Bound, Function] | None = None
 
@@ -344,16 +347,17 @@ class Executor:
             reshape = memory.reshape if v.device == CPU else partial(runtime_of(v.device).view, memory)
             return reshape(tensors[v.base], v.offset, v.shape, v.dtype)
 
-        for segment in instance.segments:
+        for segment, done in zip(instance.segments, instance.done, strict=True):
             if not isinstance(segment, _Host):
                 segment.run(bases, arena.workspace, threads)
-                continue
-            results = segment.call(instance.env, *(view(v) for v in (*segment.inputs, *segment.into)))
-            if segment.into:
-                continue
-            for (base, shape, dtype), result in zip(segment.outputs, results, strict=True):
-                tensors[base] = memory.contiguous(result, shape, dtype) if segment.here else result
-                bases[base] = memory.pointer(tensors[base]) if segment.here else 0
+            else:
+                results = segment.call(instance.env, *(view(v) for v in (*segment.inputs, *segment.into)))
+                for (base, shape, dtype), result in zip(segment.outputs, results or (), strict=True):
+                    tensors[base] = memory.contiguous(result, shape, dtype) if segment.here else result
+                    bases[base] = memory.pointer(tensors[base]) if segment.here else 0
+                results = result = None  # what is freed below has no other owner
+            for base in done:
+                del tensors[base]
         for i, where, copied in instance.elsewhere:
             if copied:
                 memory.copy(outputs[i], view(where))
@@ -379,20 +383,26 @@ class Executor:
         value = plan.values(env)
         segments: list[Program | LaunchProgram | DefinedSegment | _Host] = []
         calls: list[tuple[Kernel | TritonKernel, list[tuple[int, int]], list[int]]] = []
+        last: dict[int, int] = {}  # segment that needs a base last
 
         def flush() -> None:
             if calls:
+                last.update((base, len(segments)) for _, refs, _ in calls for base, _ in refs)
                 segments.append(_program(calls, self.memory))
                 calls.clear()
 
         for step in plan.steps:
             if not isinstance(step, KernelStep):
                 flush()
-                segments.append(self._host(step, env, value))
+                host = self._host(step, env, value)
+                last.update((base, len(segments)) for base, *_ in host.outputs)
+                last.update((v.base, len(segments)) for v in host.inputs)
+                segments.append(host)
                 continue
             refs = [self._reference(e, value) for e in step.buffers]
             if isinstance(step.kernel, DefinedKernel):
                 flush()
+                last.update((base, len(segments)) for base, _ in refs)
                 segments.append(step.kernel.segment(refs, env))
                 continue
             calls.append((step.kernel, refs, [value(d) for d in step.symbols.values()]))
@@ -418,7 +428,11 @@ class Executor:
         arenas = ArenaPool(self.memory, value(plan.memory.arena_bytes), workspace, self._free_arenas)
         single = segments[0] if len(segments) == 1 and not elsewhere else None
         single = single if isinstance(single, Program) else None
-        return _Instance(env, segments, arenas, outputs, elsewhere, single)
+        returned = {where.base for _, where, _ in elsewhere}
+        done: list[list[int]] = [[] for _ in segments]
+        for base in {base for s in segments if isinstance(s, _Host) for base, *_ in s.outputs} - returned:
+            done[last[base]].append(base)
+        return _Instance(env, segments, arenas, outputs, elsewhere, [tuple(d) for d in done], single)
 
     def _is_made(self, entry: NodeEntry) -> bool:
         """Whether anything of the plan's gives a value; a plan may have the steps for some outputs only."""
@@ -426,11 +440,12 @@ class Executor:
 
     def _host(self, step: HostStep | DeviceStep, env: Mapping[str, int], value: Value) -> _Host:
         outputs, into = [], []
-        if isinstance(step, HostStep) and step.node.op.has("library_into"):
-            into = [self._view(e, value) for e in step.node.outputs]
         for e in step.node.outputs:
-            base, _ = self._reference(e, value)
-            outputs.append((base, tuple(map(value, e.type.shape)), e.type.dtype))
+            where = self._view(e, value)
+            if isinstance(step, HostStep) and step.node.op.has("library_into"):
+                into.append(where)
+            else:
+                outputs.append((where.base, where.shape, where.dtype))
         call: Any
         if isinstance(step, HostStep):
             op = step.node.op
