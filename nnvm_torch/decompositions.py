@@ -192,6 +192,8 @@ def _with_ours(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., 
         table[target] = _native_group_norm
     for target in _overloads(("_embedding_bag.default",)):
         table[target] = _embedding_bag
+    for target in _overloads(("_embedding_bag_backward.default",)):
+        table[target] = _embedding_bag_backward
     for name, labels in _OF_ONE_TYPE.items():
         for target in _overloads((name,)):
             if target in table:
@@ -259,6 +261,24 @@ def _embedding_bag(weight: torch.Tensor, index: torch.Tensor, offsets: torch.Ten
     )
     sizes = offsets.new_zeros(offsets.shape[0] - include_last_offset)
     return out, offsets.new_zeros(0), sizes, sizes.clone()
+
+
+def _embedding_bag_backward(
+    grad: torch.Tensor, index: torch.Tensor, offsets: torch.Tensor, bag_of: torch.Tensor, sizes: torch.Tensor,
+    most: torch.Tensor, rows: int, by_frequency: bool, mode: int, sparse: bool, per_sample: torch.Tensor | None,
+    padding_idx: int = -1,
+) -> Any:  # fmt: skip
+    """The gradient of a table of which rows were summed by bags: each row's from the bags that it is in, in order."""
+    plain = mode == 0 and not sparse and not by_frequency and offsets.shape[0] == grad.shape[0]
+    if not plain or grad.dtype not in (torch.float32, torch.float64) or grad.device.type != "cpu":
+        return NotImplemented
+    place = torch.arange(index.shape[0], dtype=offsets.dtype, device=grad.device)
+    parts = grad.index_select(0, torch.searchsorted(offsets, place, right=True) - 1)
+    if per_sample is not None:
+        parts = parts * per_sample.unsqueeze(1)
+    if padding_idx >= 0:
+        parts = torch.where((index == padding_idx).unsqueeze(1), 0.0, parts)
+    return torch.ops.aten.index_put(grad.new_zeros(rows, grad.shape[1]), [index.to(torch.int64)], parts, True)
 
 
 def _in_order(target: Any, *args: Any, **kwargs: Any) -> Any:
