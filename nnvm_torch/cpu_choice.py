@@ -40,12 +40,12 @@ _LEAST, _LEAST_FEW = 1e8, 3e7
 def cpu_rule(target: Target | None) -> ChooseOnCpu | None:
     """The rule for a target (None: this machine); None where nothing was measured."""
     target = target or Target.current()
-    has_libraries = torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()
+    has_libraries = torch._C.has_mkl and torch._C._has_mkldnn
     return _choose if has_libraries and not target.is_gpu and target.has("avx512f") else None
 
 
 def _choose(product: Node, rest: float) -> Choice | None:
-    """Of float32 products whose sizes are all known; `rest`: bytes that a kernel for what is fused behind them moves."""
+    """Of float32 products of known sizes; `rest`: bytes that a kernel for what is fused behind them moves."""
     types = [e.type for e in (*product.inputs, *product.outputs)]
     rule = _RULES.get(product.op.name)
     if rule is None or any(t.dtype != F32 or not all(isinstance(d, int) for d in t.shape) for t in types):

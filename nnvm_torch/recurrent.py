@@ -38,7 +38,8 @@ def lstm(x: torch.Tensor, hx: Sequence[torch.Tensor], params: Sequence[torch.Ten
         outputs = []
         for reverse in range(directions):
             place = layer * directions + reverse
-            y, state = _layer(data, params[group * place : group * (place + 1)], hx[0][place], hx[1][place], reverse == 1)
+            own = params[group * place : group * (place + 1)]
+            y, state = _layer(data, own, hx[0][place], hx[1][place], reverse == 1)
             outputs.append(y)
             states.append(state)
         data = torch.cat(outputs, -1) if bidirectional else outputs[0]

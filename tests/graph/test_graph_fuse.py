@@ -328,3 +328,14 @@ def test_other_axes_other_tensors_and_positions_are_no_siblings():
     shown = op("dense", op("reshape", total, shape=(1, 6)), param("w", 6, 6))
     scaled = op("sum", op("multiply", x, op("reshape", shown, shape=(6, 1))), axis=(1,))
     assert len(groups(fuse(graph([total, scaled]), siblings=True))) >= 3
+
+
+def test_masks_of_inputs_are_computed_where_they_are_used():
+    """However much of the graph comes between, in the order of which they are first."""
+    x, y = var("x", 4, 8), var("y", 4, 8)
+    for _ in range(6):
+        y = op("softmax", op("reshape", op("transpose", y, axes=(1, 0)), shape=(4, 8)))
+    g = graph(op("where", op("less_equal", x, scalar(0)), scalar(0), op("reshape", op("transpose", y, axes=(1, 0)),
+                                                                        shape=(4, 8))))  # fmt: skip
+    assert g.nodes.index(next(n for n in g.nodes if n.op.name == "less_equal")) < 4
+    assert ["less_equal", "where"] in groups(fuse(g, search=2))

@@ -27,8 +27,8 @@ def compiled(model: Any, choose: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """`model` for a GPU, where `choose` decides."""
     plain = options_module.Options.build_options
 
-    def build_options(self: Any, *device: torch.device) -> Any:
-        made = plain(self, *device)
+    def build_options(self: Any, *device: torch.device, **more: Any) -> Any:
+        made = plain(self, *device, **more)
         made.options["library"] = choose  # type: ignore[index]
         return made
 

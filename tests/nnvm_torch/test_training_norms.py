@@ -57,3 +57,32 @@ def test_rows_of_any_number():
         want = torch.autograd.grad((F.layer_norm(x, (33,), w, b) * weights).sum(), (x, w, b))
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
     assert len(nnvm_torch.report().graphs) == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("affine", ["both", "weight", "none", "frozen"])
+@pytest.mark.parametrize("train", [True, False])
+@pytest.mark.parametrize("shape", [(4, 3, 5, 7), (6, 5), (2, 17, 9)])
+def test_batch_norm(shape, train, affine, dtype):
+    torch._dynamo.reset()
+    nnvm_torch.reset()
+    torch.manual_seed(len(shape))
+    own, x = shape[1], (torch.randn(shape) * 2 + 3).to(dtype).requires_grad_()
+    params = [(1 + torch.randn(own) / 4).to(dtype), torch.randn(own).to(dtype)]
+    params = {"both": params, "weight": params[:1], "none": [], "frozen": params}[affine]
+    for p in params:
+        p.requires_grad_(affine != "frozen")
+    weights, statistics = torch.randn(shape), (torch.randn(own), torch.rand(own) + 0.5)
+
+    def fn(x, *affine):
+        kept = [s.to(x.dtype).clone() for s in statistics]
+        return F.batch_norm(x, *kept, *affine, training=train).relu()
+
+    got, eager = run(torch.compile(fn, backend="nnvm"), [x, *params], weights), run(fn, [x, *params], weights)
+    right = run(fn, [t.double().detach().requires_grad_(t.requires_grad) for t in (x, *params)], weights)
+    for a, b, r in zip(got, eager, right, strict=True):
+        assert a.dtype == b.dtype and a.stride() == b.stride()
+        mine, theirs = ((t.double() - r).abs().max() for t in (a, b))
+        assert mine <= 2 * theirs + 8 * torch.finfo(dtype).eps * r.abs().max(), f"{mine}, eager's {theirs}"
+    report = nnvm_torch.report()
+    assert report.native_fraction == 1.0, report

@@ -130,7 +130,8 @@ class Bags(nn.Module):
         super().__init__()
         self.fields = nn.ModuleList(nn.EmbeddingBag(items, width, mode="sum") for _ in range(fields))
         self.head = nn.Sequential(
-            nn.Linear(fields * width, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, classes)
+            nn.Linear(fields * width, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(),
+            nn.Linear(hidden, classes),
         )  # fmt: skip
 
     def forward(self, ids):

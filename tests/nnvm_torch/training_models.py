@@ -1,5 +1,8 @@
-"""Two networks to train: a ResNet-18 for small images, and a small GPT. `python tests/nnvm_torch/training_models.py`
-measures a training step of each against eager, on one thread."""
+"""Two networks to train: a ResNet-18 for small images, and a small GPT.
+
+`python tests/nnvm_torch/training_models.py [NAME ...] [ROUNDS]` measures a training step of each, and of the networks
+of `training_kinds.py`, against eager, on one thread.
+"""
 
 import copy
 import sys

@@ -69,3 +69,21 @@ def test_reference_is_the_formula() -> None:
     (got,) = node.op.attr("reference")(node.attrs, g, x, mean, scale)
     right, _, _ = expected(torch.from_numpy(g), torch.from_numpy(x), None, (9,))
     np.testing.assert_allclose(got, right.numpy(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape, axes", [((3, 4, 6, 5), (0, 2, 3)), ((5, 33), (0,)), ((2, 3, 40), (0, 2)),
+                                         ((4, 7), (1,))])  # fmt: skip
+def test_sums(check: Any, dtype: torch.dtype, shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
+    """Both at once; the sums are of numbers that cancel, so that what counts is the error beside their sizes."""
+    g, x = randn(*shape, seed=1, dtype=dtype) + 2, randn(*shape, seed=2, dtype=dtype) - 1
+    mean = x.double().mean(axes, keepdim=True).to(dtype) - 1
+    right = [t.sum(axes, keepdim=True).to(dtype) for t in (g.double(), g.double() * (x.double() - mean.double()))]
+    check("norm_sums", [g, x, mean], right, axis=axes, tolerance=64)
+
+
+def test_types_of_sums() -> None:
+    x, row = variable("x", TensorType((2, 6))), variable("m", TensorType((1, 6)))
+    assert [e.type.shape for e in apply("norm_sums", [x, x, row], {"axis": (0,)}).outputs] == [(1, 6), (1, 6)]
+    with pytest.raises(TypeInferenceError, match="mean"):
+        apply("norm_sums", [x, x, row], {"axis": (1,)})

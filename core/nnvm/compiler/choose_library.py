@@ -109,7 +109,7 @@ def _decide(context: PassContext) -> Callable[[Node, Node], Choice | None] | Non
         on_cpu: ChooseOnCpu | None = context.options.get("cpu_library")
         if on_cpu is None:
             return None
-        return lambda node, product: None if _is_prepared(node, product) else on_cpu(product, _rest_bytes(node, product))
+        return lambda node, of: None if _is_prepared(node, of) else on_cpu(of, _rest_bytes(node, of))
     choose: Choose | None = context.options.get("library")
     if choose is None:
         return None

@@ -129,8 +129,8 @@ def _sums_array(attrs: Attrs, grad: Array, data: Array, mean: Array) -> tuple[An
 register(
     "norm_sums", inputs=["grad", "data", "mean"], num_outputs=2,
     params={"axis": Param("axes to sum over", integers, ())},
-    doc="sum(grad) and sum(grad * (data - mean)) over axes, kept as extent 1: what the gradient of a normalisation over "
-        "these axes needs, in one look at both.",
+    doc="sum(grad) and sum(grad * (data - mean)) over axes, kept as extent 1: what the gradient of a normalisation "
+        "over these axes needs, in one look at both.",
     infer_type=_sums_type, pattern=OpPattern.REDUCE, compute=_sums_compute, reference=_sums_array,
     flops=lambda attrs, inputs, outputs: inputs[1].numel * 4,
 )  # fmt: skip
