@@ -7,7 +7,7 @@ import pytest
 
 from nnvm.graph import OpPattern
 from nnvm.graph.passes.fused_graph import build_fused_graph
-from nnvm.graph.passes.graph_fuse import FuseLimits, fuse_graph
+from nnvm.graph.passes.graph_fuse import FuseLimits, fuse_graph, near_users
 from nnvm.graph.verify import verify
 from nnvm.testing.reference import random_inputs, run_graph
 from tests.graph.build import graph, groups, op, param, scalar, var
@@ -330,12 +330,16 @@ def test_other_axes_other_tensors_and_positions_are_no_siblings():
     assert len(groups(fuse(graph([total, scaled]), siblings=True))) >= 3
 
 
-def test_masks_of_inputs_are_computed_where_they_are_used():
-    """However much of the graph comes between, in the order of which they are first."""
+@pytest.mark.parametrize("layers", [2, 40])
+def test_masks_of_inputs_stand_beside_their_use(layers):
+    """Where much of the graph comes between; what is near stays where it is."""
     x, y = var("x", 4, 8), var("y", 4, 8)
-    for _ in range(6):
-        y = op("softmax", op("reshape", op("transpose", y, axes=(1, 0)), shape=(4, 8)))
-    g = graph(op("where", op("less_equal", x, scalar(0)), scalar(0), op("reshape", op("transpose", y, axes=(1, 0)),
-                                                                        shape=(4, 8))))  # fmt: skip
-    assert g.nodes.index(next(n for n in g.nodes if n.op.name == "less_equal")) < 4
-    assert ["less_equal", "where"] in groups(fuse(g, search=2))
+    for _ in range(layers):
+        y = op("softmax", op("exp", y))
+    mask = op("bitwise_or", op("less_equal", x, scalar(0)), op("greater_equal", x, scalar(6)))
+    g = graph(op("where", mask, scalar(0), y))
+    order = [n.op.name for n in near_users(g, 64) if not (n.is_variable or n.is_constant)]
+    masks = ["less_equal", "greater_equal", "bitwise_or"]
+    assert order[-4:] == [*masks, "where"] if layers == 40 else order[:3] == masks
+    assert [n.op.name for n in g.nodes if n.op.name in order][:3] == masks
+    fuse(g)

@@ -36,7 +36,7 @@ from nnvm.graph.pass_manager import PassContext, register_pass
 from nnvm.graph.passes.fused_graph import build_fused_graph
 from nnvm.graph.views import is_view
 
-__all__ = ["FuseLimits", "fuse_graph"]
+__all__ = ["FuseLimits", "fuse_graph", "near_users"]
 
 ELEM, REDUCE, MASTER, SINGLE = "elem", "reduce", "master", "single"
 
@@ -141,9 +141,10 @@ def _pattern(node: Node) -> OpPattern:
     return node.op.attr("pattern", OpPattern.OPAQUE)  # type: ignore[no-any-return]
 
 
-def _near_users(graph: Graph) -> list[Node]:
+def near_users(graph: Graph, far: int) -> list[Node]:
     """The graph's nodes in order, those that move or compute single elements of its inputs just before who needs them
-    first: between a mask of what the forward pass kept and its use lies most of a gradient's graph otherwise."""
+    first, where that is more than `far` nodes later: between a mask of what the forward pass kept and its use lies most
+    of a gradient's graph otherwise."""
     order = graph.nodes
     index = {n: i for i, n in enumerate(order)}
     returned = {e.node for e in graph.outputs}
@@ -159,14 +160,15 @@ def _near_users(graph: Graph) -> list[Node]:
             users[node] = []
     at = dict(index)
     for node in reversed(users):
-        at[node] = min((at[u] for u in users[node]), default=at[node])
+        first = min((at[u] for u in users[node]), default=at[node])
+        at[node] = first if first - at[node] > far else at[node]
     return sorted(order, key=lambda n: (at[n], index[n]))
 
 
 class _Fuser:
     def __init__(self, graph: Graph, limits: FuseLimits) -> None:
         self.limits = limits
-        self.order = _near_users(graph)
+        self.order = near_users(graph, self.limits.nodes)
         self.index = {n: i for i, n in enumerate(self.order)}
         self.outputs = {e.node for e in graph.outputs}
         self.users: dict[Node, list[Node]] = {}
