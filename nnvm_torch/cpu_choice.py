@@ -33,8 +33,8 @@ _LIBRARY, _OURS = 160e9, 135e9
 _CALL, _MOVED = 8e-6, 20e9
 #: float32 values of a vector.
 _LANES = 16
-#: Products with fewer operations than these are not worth a call.
-_LEAST, _LEAST_FEW = 1e8, 3e7
+#: Products with fewer operations are not worth a call: of long sums over whole vectors, and with a short side.
+_LEAST, _LEAST_FEW = 2e8, 3e7
 
 
 def cpu_rule(target: Target | None) -> ChooseOnCpu | None:
