@@ -179,7 +179,7 @@ def test_the_state_dict_is_untouched() -> None:
 
 @torch.no_grad()
 def test_originals_move_to_a_file_and_stay_what_they_are() -> None:
-    m = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 8)).eval()
+    m = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 16)).eval()
     other, x = copy.deepcopy(m), torch.randn(3, 256)
     moved = m[0].weight
     compiled = nnvm_torch.compile(m, x, keep_original=False)

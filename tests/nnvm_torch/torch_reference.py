@@ -138,7 +138,14 @@ OPS["mean"] = _over(torch.mean)
 OPS["max"], OPS["min"] = _over(torch.amax), _over(torch.amin)
 OPS["any"], OPS["all"] = _over(torch.any), _over(torch.all)
 OPS["logsumexp"] = _over(torch.logsumexp)
-OPS["sum"] = lambda a, x: torch.sum(x, _axes(a, x), keepdim=a["keepdims"], dtype=x.dtype) if _axes(a, x) else x.clone()
+
+
+@_op("sum")
+def _sum(a: Mapping[str, Any], x: torch.Tensor) -> torch.Tensor:
+    t = x.dtype if a["dtype"] is None else torch_dtype(a["dtype"])
+    return torch.sum(x, _axes(a, x), keepdim=a["keepdims"], dtype=t) if _axes(a, x) else x.to(t, copy=True)
+
+
 OPS["argmax"] = lambda a, x: torch.argmax(x, a["axis"], a["keepdims"])
 OPS["argmin"] = lambda a, x: torch.argmin(x, a["axis"], a["keepdims"])
 OPS["variance"] = lambda a, x: torch.var(x, _axes(a, x), correction=a["correction"], keepdim=a["keepdims"])
