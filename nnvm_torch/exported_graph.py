@@ -61,7 +61,7 @@ def exported_graph(program: Any) -> ExportedGraph:
     names = _unique([*(n for n, _ in lifted.inputs), *(n for n, *_ in lifted.state)])
     names = [*names[-count:], *names[:-count]] if count else names
     if imported.sizes:
-        taken = ", ".join(names[p] for p in imported.sizes.values())
+        taken = ", ".join(names[position] for _, position, _ in imported.sizes)
         raise CaptureError(f"the program takes {taken} as a number that may differ from call to call; make it a tensor")
     params: dict[str, np.ndarray[Any, Any]] = {}
     for v, p in zip(imported.graph.inputs, imported.positions):

@@ -15,12 +15,20 @@ from nnvm import config
 from nnvm.dim import SymDim, evaluate, is_static, symbols
 from nnvm.graph import Graph, Node, NodeEntry, TensorType, apply, constant, variable
 from nnvm.graph.node import TypeInferenceError
+from nnvm.ops.params import SymbolicAttribute
 from nnvm_torch.aliasing import below_types, look_at_bases, root_of, view_of
 from nnvm_torch.convert import Context, NeedsMemory, Unsupported, converter_of
 from nnvm_torch.imported import Fallback, FromGraph, FromInput, Imported, NotImportable, Plain, Result, Strides, View
 from nnvm_torch.partition import TOKEN, AtenCall, Size, Slot, is_effect, is_view, needs_strides
 from nnvm_torch.probe import refusal
-from nnvm_torch.sizes import hints_of, multiples_of, ranges_of, require_equal_sizes
+from nnvm_torch.sizes import (
+    hints_of,
+    multiples_of,
+    negative_numbers,
+    ranges_of,
+    require_equal_sizes,
+    require_signs,
+)  # fmt: skip
 from nnvm_torch.tensors import (
     HANDLE,
     HANDLE_TYPE,
@@ -91,7 +99,9 @@ class _Importer:
     def run(self) -> Imported:
         look_at_bases(self.gm)
         require_equal_sizes(self.gm)
-        with written_as(multiples_of(self.gm)):
+        require_signs(self.gm)
+        negative = negative_numbers(self.gm)
+        with written_as({**multiples_of(self.gm), **negative}):
             results = self._nodes()
         if self.token is not None:
             self.outputs.append(self.token)
@@ -103,7 +113,8 @@ class _Importer:
             graph = graph.with_attrs(
                 dim_ranges=ranges, dim_hints=tuple((n, hints[n]) for n, *_ in ranges if n in hints)
             )
-        return Imported(graph, tuple(self.positions), tuple(self.constants), self.sizes, results, tuple(self.writes),
+        sizes = tuple((name, p, -1 if name in negative else 1) for name, p in self.sizes.items())
+        return Imported(graph, tuple(self.positions), tuple(self.constants), sizes, results, tuple(self.writes),
                         tuple(self.fallbacks), self.native, self.total, tuple(self.output_strides),
                         tuple(self.faults))  # fmt: skip
 
@@ -220,8 +231,10 @@ class _Importer:
             return empty[0] if single else empty
         try:
             result = converter(context, *values, **options)
-        except Unsupported:
+        except (Unsupported, UnsupportedSize):
             raise
+        except SymbolicAttribute as e:
+            raise Unsupported(str(e)) from None
         except Exception as e:
             if config.debug_level():
                 raise

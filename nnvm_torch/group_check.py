@@ -58,7 +58,7 @@ class GroupFault:
 def first_wrong_group(imported: Imported, compiled: CompiledGraph, args: Sequence[Any]) -> GroupFault | None:
     """The first group, in the order of execution, whose kernel differs from its ops; None where all agree."""
     position = dict(zip((v.name for v in imported.graph.inputs), imported.positions))
-    sizes = {name: int(args[p]) for name, p in imported.sizes.items()}
+    sizes = imported.sizes_in(args)
 
     def given(graph: Graph) -> list[Array | None]:
         names = (position.get(v.name) for v in graph.inputs)

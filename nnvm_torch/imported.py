@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Union
 
@@ -84,7 +85,8 @@ class Imported:
         graph: with the attributes `input_strides` and `output_strides`.
         positions: for each graph input, its position among the call's arguments; -1 - i for `constants[i]`.
         constants: tensors that the traced code closes over.
-        sizes: name of a symbolic size -> position of the argument that is its value.
+        sizes: names of symbolic sizes, with the position of the argument that is the value, and 1, or -1 where it is
+            the value with the other sign.
         results: what the call returns.
         writes: (position of an argument, graph output that is written to it), in order.
         fallbacks: calls that ATen runs.
@@ -97,7 +99,7 @@ class Imported:
     graph: Graph
     positions: tuple[int, ...]
     constants: tuple[torch.Tensor, ...]
-    sizes: dict[str, int]
+    sizes: tuple[tuple[str, int, int], ...]
     results: tuple[Result, ...]
     writes: tuple[tuple[int, Result], ...]
     fallbacks: tuple[Fallback, ...]
@@ -106,3 +108,7 @@ class Imported:
     strides: tuple[Strides, ...] = field(default=())
     faults: tuple[str, ...] = ()
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    def sizes_in(self, args: Sequence[Any]) -> dict[str, int]:
+        """The values of the symbolic sizes that are arguments by themselves."""
+        return {name: sign * int(args[position]) for name, position, sign in self.sizes}

@@ -59,7 +59,7 @@ class OnnxModule(nn.Module):
             self._add_weight(name, array, next(v for v in graph.inputs if v.name == name).types[0].dtype == BF16)  # type: ignore[index]
         count = len(graph.outputs)
         place = Imported(
-            graph, tuple(range(len(graph.inputs))), (), {}, tuple(FromGraph(i) for i in range(count)), (), (),
+            graph, tuple(range(len(graph.inputs))), (), (), tuple(FromGraph(i) for i in range(count)), (), (),
             len(graph.nodes), len(graph.nodes), (None,) * count,
         )  # fmt: skip
         try:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from nnvm.dim import Dim, SymDim, evaluate
+from nnvm.dim import Dim, SymDim, evaluate, symbols
 from nnvm.graph import OpPattern, Param, TensorType, register
 from nnvm_torch.tensors import HANDLE, HANDLE_TYPE, laid_out, torch_dtype
 
@@ -162,6 +162,22 @@ def _host_call(attrs: Mapping[str, Any]) -> Callable[..., list[torch.Tensor]]:
     return run
 
 
+def _sizes(template: Any) -> set[str]:
+    """Names of the sizes that `_fill` looks up."""
+    if isinstance(template, (list, tuple)):
+        return set[str]().union(*map(_sizes, template))
+    if isinstance(template, dict):
+        return _sizes(tuple(template.values()))
+    if isinstance(template, Slot):
+        return set[str]().union(*map(symbols, template.strides or ()))
+    return symbols(template.dim) if isinstance(template, Size) else set()
+
+
+def _host_sizes(attrs: Mapping[str, Any]) -> set[str]:
+    call: AtenCall = attrs["call"]
+    return _sizes((call.args, dict(call.kwargs)))
+
+
 def _infer(attrs: Mapping[str, Any], inputs: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
     types: tuple[TensorType, ...] = attrs["types"]
     return types
@@ -171,6 +187,6 @@ for _name, _stateful in (("torch.op", False), ("torch.effect", True)):
     register(
         _name, inputs=["*tensors"], num_outputs=lambda attrs: len(attrs["types"]), infer_type=_infer,
         params={"call": Param("the AtenCall", lambda c: c), "types": Param("types of its results", tuple)},
-        pattern=OpPattern.OPAQUE, host_call=_host_call, stateful=_stateful,
+        pattern=OpPattern.OPAQUE, host_call=_host_call, host_sizes=_host_sizes, stateful=_stateful,
         doc="One call that ATen runs.",
     )  # fmt: skip

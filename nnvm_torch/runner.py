@@ -37,7 +37,6 @@ class Runner:
                  freeze: bool = False, captures: bool = False) -> None:  # fmt: skip
         self.keep_original, self.freeze = keep_original, freeze
         self.imported, self.compiled = imported, compiled
-        self.sizes = tuple(imported.sizes.items())
         self.takers = [_taker(r) for r in imported.results]
         self.writes = [(position, _taker(r)) for position, r in imported.writes]
         self.weights: Weights | None = None
@@ -103,10 +102,10 @@ class Runner:
 
     def outputs(self, args: Sequence[Any]) -> Sequence[Any]:
         """The graph's outputs, which are the results where the runner `is_pure`."""
-        return self.run(args, {name: int(args[position]) for name, position in self.sizes})
+        return self.run(args, self.imported.sizes_in(args))
 
     def __call__(self, args: list[Any]) -> Any:
-        env = {name: int(args[position]) for name, position in self.sizes}
+        env = self.imported.sizes_in(args)
         outputs: Sequence[Any] = ()
         if self.compiled is not None:
             outputs = self.run(args, env)

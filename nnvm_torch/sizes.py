@@ -1,9 +1,10 @@
 """Sizes known at the call only, as PyTorch traces them: their ranges, and guards that are missing or needless.
 
-Two things are put right. Operators that need two sizes to be equal, and whose tracing does not ask: the guard is added
-here, so that the compiler sees one size. And the tracing of convolutions, which asks oneDNN's heuristics (is the batch
-below 16, are there over 20480 elements?) although nothing about the result depends on the answer where all tensors are
-contiguous: each crossing of these bounds would be a compilation.
+Three things are put right. Operators that need two sizes to be equal, and whose tracing does not ask: the guard is
+added here, so that the compiler sees one size. Python numbers, which may be negative where a size may not: a guard says
+which sign they have, and a negative one is written as minus a size. And the tracing of convolutions, which asks
+oneDNN's heuristics (is the batch below 16, are there over 20480 elements?) although nothing about the result depends on
+the answer where all tensors are contiguous: each crossing of these bounds would be a compilation.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from nnvm import dim as dims
 from nnvm.dim import Dim
 from nnvm_torch.tensors import UnsupportedSize, dim_of_expr, strides_of
 
-__all__ = ["DimRanges", "hints_of", "multiples_of", "ranges_of", "require_equal_sizes"]
+__all__ = ["DimRanges", "hints_of", "multiples_of", "negative_numbers", "ranges_of", "require_equal_sizes",
+           "require_signs"]  # fmt: skip
 
 #: (name, least, greatest or None) of each size.
 DimRanges = tuple[tuple[str, int, "int | None"], ...]
@@ -75,6 +77,19 @@ def _decides(guard: Any, symbol: Any) -> bool:
     return all(c >= 0 for c in coefficients) or all(c <= 0 for c in coefficients)
 
 
+def require_signs(gm: fx.GraphModule) -> None:
+    """Adds a guard for each number among the arguments that may be negative and may be not: on its sign."""
+    for size in _sizes(gm.graph):
+        if getattr(size.node.expr, "is_Symbol", False):
+            bool(size >= 0)
+
+
+def negative_numbers(gm: fx.GraphModule) -> dict[str, Dim]:
+    """The arguments that are negative, by the guards so far, written as `nnvm.dim` can: names stand for what is at
+    least 0, so theirs stand for the number without its sign. `ranges_of` and `hints_of` speak of the same."""
+    return {name: -dims.symbol(name) for name, (_, high) in _traced_ranges(gm).items() if high is not None and high < 0}
+
+
 def multiples_of(gm: fx.GraphModule) -> dict[str, Dim]:
     """The sizes among the arguments of which the guards leave one remainder only, written with it: where
     ``2 * (s // 2) == s`` (what was halved and doubled is put beside the whole) `s` is ``2 * (s // 2)``, in which
@@ -114,14 +129,22 @@ def _written_with_remainder(name: str, equations: list[Any]) -> Dim | None:
 
 def ranges_of(gm: fx.GraphModule) -> DimRanges:
     """What the traced code's guards say of the sizes of its arguments (`torch._dynamo.mark_dynamic(min=, max=)`)."""
-    found: dict[str, tuple[int, int | None]] = {}
+
+    def without_sign(low: int | None, high: int | None) -> tuple[int, int | None]:
+        return (-high, None if low is None else -low) if high is not None and high < 0 else (low or 0, high)
+
+    return tuple((name, *without_sign(*limits)) for name, limits in sorted(_traced_ranges(gm).items()))
+
+
+def _traced_ranges(gm: fx.GraphModule) -> dict[str, tuple[int | None, int | None]]:
+    found: dict[str, tuple[int | None, int | None]] = {}
     for size in _sizes(gm.graph):
         env = size.node.shape_env
         for symbol in size.node.expr.free_symbols:
             known = env.var_to_range.get(symbol)
             if known is not None and str(symbol) not in found:
-                found[str(symbol)] = (_bound(known.lower) or 0, _bound(known.upper))
-    return tuple((name, low, high) for name, (low, high) in sorted(found.items()))
+                found[str(symbol)] = (_bound(known.lower), _bound(known.upper))
+    return found
 
 
 def hints_of(graph: fx.Graph) -> dict[str, int]:
@@ -129,7 +152,7 @@ def hints_of(graph: fx.Graph) -> dict[str, int]:
     for size in _sizes(graph):
         env = size.node.shape_env
         known = getattr(env, "backed_var_to_val", None) or env.var_to_val
-        return {str(k): int(v) for k, v in known.items()}
+        return {str(k): abs(int(v)) for k, v in known.items()}
     return {}
 
 

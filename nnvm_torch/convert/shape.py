@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from nnvm.dim import Dim, numel
 from nnvm.dtype import I64
 from nnvm.graph import NodeEntry
 from nnvm_torch.convert.table import Context, Unsupported, Value, converts, normal_axes, normal_axis
+from nnvm_torch.tensors import dim_of
 
 __all__: list[str] = []
 
@@ -58,24 +60,26 @@ def _slice(c: Context, x: NodeEntry, dim: int = 0, start: Dim | None = None, end
     axis = normal_axis(dim, x.type.rank)
     if not isinstance(step, int):
         raise Unsupported("a symbolic step")
-    return c.slice(x, axis, begin_of(start, x.type.shape[axis]), c.shape[axis], step)
+    return c.slice(x, axis, begin_of(c, 2, "start", c.args[0].shape[axis]), c.shape[axis], step)
 
 
-def begin_of(start: Dim | None, size: Dim) -> Dim:
-    """Where a slice begins, with PyTorch's meaning of negative and too large numbers."""
+def begin_of(c: Context, position: int, name: str, size: int | torch.SymInt) -> Dim:
+    """Where a slice of an axis of `size` begins, by an argument of the call, with PyTorch's meaning of negative and too
+    large numbers. Where only the call knows them, how they compare is a guard, which tracing has set before."""
+    start = c.traced(position, name)
     if start is None:
         return 0
-    if not isinstance(start, int):
-        return start
-    if start >= 0:
-        return min(start, size) if isinstance(size, int) else start
-    return max(start + size, 0) if isinstance(size, int) else start + size
+    if start < 0:
+        start = start + size
+    if start < 0:
+        return 0
+    return dim_of(size if start > size else start)
 
 
 @converts("select.int", "select_copy.int")
 def _select(c: Context, x: NodeEntry, dim: int, index: Dim) -> Value:
     axis = normal_axis(dim, x.type.rank)
-    begin = index + x.type.shape[axis] if isinstance(index, int) and index < 0 else index
+    begin = begin_of(c, 2, "index", c.args[0].shape[axis])
     return c.reshape(c.slice(x, axis, begin, 1), c.shape)
 
 
@@ -228,4 +232,4 @@ def _pixel_unshuffle(c: Context, x: NodeEntry, r: int) -> Value:
 @converts("narrow_copy.default")
 def _narrow_copy(c: Context, x: NodeEntry, dim: int, start: Dim, length: Dim) -> Value:
     axis = normal_axis(dim, x.type.rank)
-    return c.slice(x, axis, begin_of(start, x.type.shape[axis]), length)
+    return c.slice(x, axis, begin_of(c, 2, "start", c.args[0].shape[axis]), length)

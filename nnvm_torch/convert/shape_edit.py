@@ -74,14 +74,14 @@ def _slice_scatter(c: Context, x: NodeEntry, piece: NodeEntry, dim: int = 0, sta
         raise Unsupported("a symbolic step")
     check_apart(c.args[0])
     axis = normal_axis(dim, x.type.rank)
-    return _write(c, x, piece, axis, begin_of(start, x.type.shape[axis]), piece.type.shape[axis], step)
+    return _write(c, x, piece, axis, begin_of(c, 3, "start", c.args[0].shape[axis]), piece.type.shape[axis], step)
 
 
 @converts("select_scatter.default")
 def _select_scatter(c: Context, x: NodeEntry, piece: NodeEntry, dim: int, index: Dim) -> Value:
     check_apart(c.args[0])
     axis = normal_axis(dim, x.type.rank)
-    begin = index + x.type.shape[axis] if isinstance(index, int) and index < 0 else index
+    begin = begin_of(c, 3, "index", c.args[0].shape[axis])
     shape = (*x.type.shape[:axis], 1, *x.type.shape[axis + 1 :])
     return _write(c, x, c.reshape(piece, shape), axis, begin, 1, 1)
 
@@ -91,4 +91,5 @@ def _slice_backward(c: Context, grad: NodeEntry, sizes: Sequence[Dim], dim: int,
                     step: int) -> Value:  # fmt: skip
     axis = normal_axis(dim, len(c.shape))
     zeros = c.full(c.shape, 0, c.dtype)
-    return _write(c, zeros, grad, axis, begin_of(start, c.shape[axis]), grad.type.shape[axis], step)
+    begin = begin_of(c, 3, "start", c.traced(1, "input_sizes")[axis])
+    return _write(c, zeros, grad, axis, begin, grad.type.shape[axis], step)

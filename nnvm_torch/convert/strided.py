@@ -21,7 +21,7 @@ __all__: list[str] = []
 @converts("as_strided.default", "as_strided_copy.default")
 def _as_strided(c: Context, x: NodeEntry, size: Any, stride: Any, storage_offset: Any = None) -> Value:
     meta, strides = c.args[0], tuple(dim_of(s) for s in c.args[2])
-    offset = _offset(c, 3)
+    offset = c.traced(3, "storage_offset")
     begins_there = offset is None or offset == meta.storage_offset()
     if tuple(x.type.shape) == c.shape and tuple(meta.stride()) == tuple(c.args[2]) and begins_there:
         return x
@@ -39,7 +39,7 @@ def _as_strided(c: Context, x: NodeEntry, size: Any, stride: Any, storage_offset
 @converts("as_strided_scatter.default")
 def _as_strided_scatter(c: Context, x: NodeEntry, src: NodeEntry, size: Any, stride: Any,
                         storage_offset: Any = None) -> Value:  # fmt: skip
-    flat, axes, begin = _memory(c, x, c.args[2], c.args[3], _offset(c, 4))
+    flat, axes, begin = _memory(c, x, c.args[2], c.args[3], c.traced(4, "storage_offset"))
     if src.type.numel == 0:
         return x
     where = _positions(c, src.type.shape, tuple(dim_of(s) for s in c.args[3]), begin)
@@ -48,11 +48,6 @@ def _as_strided_scatter(c: Context, x: NodeEntry, src: NodeEntry, size: Any, str
                    reduce="none", include_self=True)  # fmt: skip
     moved = c.reshape(written, tuple(x.type.shape[a] for a in axes))
     return c.transpose(moved, tuple(axes.index(i) for i in range(len(axes))))
-
-
-def _offset(c: Context, position: int) -> Any:
-    """Where the look begins in the storage, as torch has it; None: where the argument does."""
-    return c.args[position] if len(c.args) > position else c.kwargs.get("storage_offset")
 
 
 def _memory(c: Context, x: NodeEntry, size: Any, stride: Any, offset: Any) -> tuple[NodeEntry, list[int], Dim]:

@@ -97,6 +97,11 @@ class Context:
     def shape(self) -> Shape:
         return self.out.shape
 
+    def traced(self, position: int, name: str) -> Any:
+        """An argument as torch has it: a size that only the call knows is a `torch.SymInt`, whose comparisons are
+        guards."""
+        return self.args[position] if position < len(self.args) else self.kwargs.get(name)
+
     def op(self, name: str, *inputs: NodeEntry, **attrs: Any) -> NodeEntry:
         return apply(name, inputs, attrs, source=self.source)[0]
 
@@ -127,21 +132,7 @@ class Context:
 
     def dim_value(self, d: Dim) -> NodeEntry:
         """A size as an int64 tensor of shape ()."""
-        if isinstance(d, int):
-            return self.const(d, I64)
-        above: Dim = sum((SymDim({t: n}) for t, n in d.terms if n > 0 and t), 0)
-        below: Dim = sum((SymDim({t: -n}) for t, n in d.terms if n < 0 and t), 0)
-        offset = d - above + below
-        assert isinstance(offset, int)
-        total = self.op("subtract", self._count(above), self._count(below))
-        return self.op("add", total, self.const(offset, I64))
-
-    def _count(self, d: Dim) -> NodeEntry:
-        """A size that is at least 0 as a tensor: the last of the numbers from 0 to it."""
-        if isinstance(d, int):
-            return self.const(d, I64)
-        numbers = self.op("arange", start=0, step=1, length=d + 1, dtype=I64)
-        return self.reshape(self.slice(numbers, 0, d, 1), ())
+        return self.const(d, I64) if isinstance(d, int) else self.full((), d, I64)
 
     def compute(self, x: NodeEntry) -> NodeEntry:
         """The tensor in the type that arithmetic is done in: float32 for the half types."""
@@ -159,7 +150,7 @@ class Context:
             raise Unsupported(f"{value} in a tensor of {dtype}")
         return self.value(value, dtype)
 
-    def full(self, shape: Shape, value: int | float | bool, dtype: DType) -> NodeEntry:
+    def full(self, shape: Shape, value: Scalar, dtype: DType) -> NodeEntry:
         return self.op("full", shape=shape, dtype=dtype, value=value)
 
     # shapes

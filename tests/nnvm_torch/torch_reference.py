@@ -49,7 +49,7 @@ class ReferenceRunner(Runner):
 
     def __call__(self, args: list[Any]) -> Any:
         imported = self.imported
-        env = {name: int(args[position]) for name, position in self.sizes}
+        env = imported.sizes_in(args)
         inputs = [args[p] if p >= 0 else imported.constants[-1 - p] for p in imported.positions]
         for v, t in zip(imported.graph.inputs, inputs):
             for d, n in zip(v[0].type.shape, t.shape):

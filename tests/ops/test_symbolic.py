@@ -61,6 +61,11 @@ CASES: list[tuple[str, list[tuple[tuple[Any, ...], DType]], dict[str, Any]]] = [
     ("layout_transform", [((S, 10, T), F32)], {"src_layout": "NCW", "dst_layout": "NCW4c"}),
     ("arange", [], {"length": S}),
     ("full", [], {"shape": (S, T), "value": 2.5}),
+    ("full", [], {"shape": (3,), "value": S * T - 40, "dtype": "int64"}),
+    ("full", [], {"shape": (S,), "value": (T - S * 3) // (T - 20) + (S - 50) // 7, "dtype": "float32"}),
+    ("full", [], {"shape": (), "value": 100 % (T - 20) - S % (T - 20) + (S - 50) % 7, "dtype": "int32"}),
+    ("tril", [((S, T), F32)], {"k": T - S}),
+    ("triu", [((S, T), F32)], {"k": S - 6}),
 ]  # fmt: skip
 
 

@@ -23,6 +23,7 @@ def test_a_proof_holds_for_the_ranges_that_it_was_made_under():
 @pytest.mark.parametrize("d", [
     N % 8 + M % 3 - N % 8 % 4, 7 - N % 8, dim_min(N, M) - dim_min(N, M) % 2, dim_max(N, M) - N, N // 3 * 3 - N + 2,
     N % 8 - 1, N - M, 6 - N % 8, dim_min(N, 4) - 4, N // 2 - M % 5,
+    N % (M - 30), M % (N - 30) + 5, N // (M - 30), -(N // (M - 30)), N // -3 + N, N % -3 + 2,
 ])  # fmt: skip
 def test_what_is_proved_is_so(d):
     least = min(evaluate(d, {"n": n, "m": m}) for n, m in itertools.product(range(20), repeat=2))

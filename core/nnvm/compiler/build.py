@@ -333,6 +333,7 @@ def _plan(graph: Graph, kernels: Mapping[Node, Kernel | DefinedKernel] | Mapping
         sizes = {name: symbol(name) for name in kernel.symbols}
         steps.append(KernelStep(node, kernel, (*node.inputs, *node.outputs), sizes))
     named = {name for s in steps if isinstance(s, KernelStep) for name in s.symbols}
+    named.update(*(symbols(p.offset) for p in memory.places.values()))
     constants = tuple(n[0] for n in graph.nodes if n.is_constant)
     return Plan(graph, memory, tuple(steps), constants, symbol_sources(graph, named))
 
@@ -360,6 +361,8 @@ def symbol_sources(graph: Graph, used: set[str]) -> dict[str, tuple[int, int]]:
         for t in node.types or ():
             for d in t.shape:
                 used |= symbols(d)
+        if node.op.has("host_sizes"):
+            used |= node.op.attr("host_sizes")(node.attrs)
     for name in used - sources.keys():
         sources[name] = (-1, -1)
     return sources

@@ -22,6 +22,8 @@ def depends_on_sizes(node: Node) -> bool:
 
 
 def _has_size(value: object) -> bool:
+    if isinstance(value, Graph):
+        return any(map(depends_on_sizes, value.nodes))
     return isinstance(value, SymDim) or (isinstance(value, (tuple, list)) and any(map(_has_size, value)))
 
 

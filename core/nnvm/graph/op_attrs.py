@@ -83,6 +83,7 @@ declare("stateful", "bool", "Has effects or draws random numbers: never merged, 
 declare("flops", "(attrs, inputs, outputs) -> Dim", "Floating point operations, for reports and cost models.")
 declare("host_call", "(attrs) -> callable(env: Mapping[str, int], *tensors) -> sequence of tensors",
         "How the frontend runs an OPAQUE node itself; results must not share memory with the arguments.")  # fmt: skip
+declare("host_sizes", "(attrs) -> set[str]", "Names of the sizes that a host_call looks up; absent: none.")
 declare(
     "library_call",
     "(attrs) -> callable(env: Mapping[str, int], *tensors) -> sequence of tensors | None",

@@ -13,7 +13,7 @@ from nnvm.graph.op import Param, register
 from nnvm.graph.op_attrs import OpPattern
 from nnvm.graph.types import TensorType
 from nnvm.ops.bodies import over
-from nnvm.ops.params import dim, dims, element_type, scalar
+from nnvm.ops.params import dim, dims, element_type, scalar, scalar_or_dim
 from nnvm.te.expr import Const, Expr
 from nnvm.te.tensor import Tensor
 
@@ -24,7 +24,8 @@ Types = tuple[TensorType, ...]
 
 
 def _full_compute(attrs: Attrs, inputs: list[Tensor], outputs: Types) -> list[Tensor]:
-    return [over(outputs[0].shape, "full", lambda *i: te.const(attrs["value"], outputs[0].dtype))]
+    t = outputs[0].dtype
+    return [over(outputs[0].shape, "full", lambda *i: te.cast(te.const(attrs["value"], t), t))]
 
 
 def _full_array(attrs: Attrs) -> tuple[Any]:
@@ -36,7 +37,7 @@ def _full_array(attrs: Attrs) -> tuple[Any]:
 
 register(
     "full", params={"shape": Param("the shape", dims), "dtype": Param("element type", element_type, F32),
-                    "value": Param("every element", scalar, 0)},
+                    "value": Param("every element, which may be an expression of sizes", scalar_or_dim, 0)},
     doc="A tensor of one value, which wraps as an integer of the type.",
     infer_type=lambda attrs, inputs: (TensorType(attrs["shape"], attrs["dtype"]),),
     pattern=OpPattern.ELEMWISE, is_constant=True, compute=_full_compute,

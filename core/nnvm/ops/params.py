@@ -11,12 +11,18 @@ from nnvm.dtype import DType
 from nnvm.dtype import dtype as as_dtype
 from nnvm.graph.op import Param
 
-__all__ = ["axes", "axis_param", "boolean", "choice", "dim", "dims", "element_type", "integer", "integers",
-           "keepdims_param", "number", "optional", "pairs", "scalar"]  # fmt: skip
+__all__ = ["SymbolicAttribute", "axes", "axis_param", "boolean", "choice", "dim", "dims", "element_type", "integer",
+           "integers", "keepdims_param", "number", "optional", "pairs", "scalar", "scalar_or_dim"]  # fmt: skip
+
+
+class SymbolicAttribute(TypeError):
+    """An attribute that has to be known when a graph is built is an expression of sizes."""
 
 
 def integer(value: Any) -> int:
-    """A Python int; bools and floats are refused."""
+    """A Python int; bools and floats are refused, and expressions of sizes (SymbolicAttribute)."""
+    if isinstance(value, SymDim):
+        raise SymbolicAttribute(f"expected an integer, got {value}, which only the call knows")
     if isinstance(value, bool):
         raise TypeError("expected an integer, got a bool")
     try:
@@ -54,6 +60,11 @@ def scalar(value: Any) -> int | float | bool:
     if item is not None and isinstance(out := item(), (bool, int, float)):
         return out
     raise TypeError(f"expected a number, got {type(value).__name__}")
+
+
+def scalar_or_dim(value: Any) -> int | float | bool | SymDim:
+    """`scalar`, or an expression of sizes."""
+    return value if isinstance(value, SymDim) else scalar(value)
 
 
 def boolean(value: Any) -> bool:

@@ -13,7 +13,7 @@ from nnvm.graph.op import Param, register
 from nnvm.graph.op_attrs import OpPattern
 from nnvm.graph.types import TensorType
 from nnvm.ops.bodies import over, read, read_broadcast
-from nnvm.ops.params import choice, dims, integer, integers, optional
+from nnvm.ops.params import choice, dim, dims, integer, integers, optional
 from nnvm.ops.shape_rules import broadcast_shapes, known, resolve_axes, resolve_axis, same_dtype, show
 from nnvm.te.expr import Expr
 from nnvm.te.tensor import Tensor
@@ -359,7 +359,7 @@ def _triangle(name: str, keep: Callable[[Expr, Expr], Expr], reference: Callable
         return [over(x.shape, name, lambda *i: te.select(keep(i[-1], i[-2] + te.const(k)), x[i], te.const(0, x.dtype)))]
 
     register(
-        name, inputs=["data"], params={"k": Param("diagonal: 0 main, positive above", integer, 0)}, doc=doc,
+        name, inputs=["data"], params={"k": Param("diagonal: 0 main, positive above", dim, 0)}, doc=doc,
         infer_type=infer_type, pattern=OpPattern.INJECTIVE, compute=compute, inplace=((0, 0),),
         reference=lambda attrs, x: (reference(x, attrs["k"]),),
     )  # fmt: skip

@@ -59,16 +59,17 @@ def _nonnegative_in_range(d: SymDim) -> bool:
 def _atom_nonnegative(atom: tuple[object, ...]) -> bool:
     if atom[0] == "sym":
         return True
-    b = cast(Dim, atom[2])
-    if atom[0] == "mod":
-        return True
-    return atom[0] == "floordiv" and dim_nonnegative(cast(Dim, atom[1])) and dim_nonnegative(b)
+    if atom[0] not in ("floordiv", "mod") or not dim_nonnegative(cast(Dim, atom[2])):
+        return False
+    return atom[0] == "mod" or dim_nonnegative(cast(Dim, atom[1]))
 
 
 def _dim_replacements(op: str, a: Dim, b: Dim, coef: int) -> tuple[list[Dim], bool]:
     """Dimensions that are at most `coef * op(a, b)`, and whether all are needed."""
     if op in ("min", "max"):
         return [a * coef, b * coef], (op == "min") == (coef > 0)
+    if not dim_nonnegative(b):
+        return [], False
     if op == "mod":
         options: list[Dim] = [(a - (a // b) * b) * coef] if isinstance((a // b), SymDim) else []
         options.append(0 if coef > 0 else (b - 1) * coef)
@@ -102,7 +103,7 @@ def constant_upper(d: Dim) -> int | None:
 
 
 def _atom_lower(atom: tuple[object, ...]) -> int | None:
-    if atom[0] != "floordiv" or not isinstance(atom[2], int):
+    if atom[0] != "floordiv" or not isinstance(atom[2], int) or atom[2] < 0:
         return None
     negated = constant_upper(-cast(Dim, atom[1]))
     return None if negated is None else -negated // atom[2]
@@ -110,7 +111,7 @@ def _atom_lower(atom: tuple[object, ...]) -> int | None:
 
 def _atom_upper(atom: tuple[object, ...]) -> int | None:
     if atom[0] == "mod":
-        return atom[2] - 1 if isinstance(atom[2], int) else None
+        return max(atom[2] - 1, 0) if isinstance(atom[2], int) else None
     if atom[0] not in ("min", "max"):
         return None
     bounds = [constant_upper(cast(Dim, x)) for x in atom[1:]]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nnvm.dim import Dim, is_static
+from nnvm.dim import Dim, SymDim, is_static
 from nnvm.dtype import F32, I64
 from nnvm.frontend.onnx.export import CannotExport, Exporter, exports
 from nnvm.frontend.onnx.protos import element_code
@@ -265,6 +265,8 @@ def _one_hot(x: Exporter, n: Node) -> str:
 @exports("full", "zeros", "ones")
 def _full(x: Exporter, n: Node) -> str:
     value = {"zeros": 0, "ones": 1}.get(n.op.name, n.attrs.get("value", 0))
+    if isinstance(value, SymDim):
+        raise CannotExport(f"the value {value} is symbolic")
     shape = x.ints(static(n[0].type.shape, "the shape"))
     return x.emit("Expand", x.scalar(value, n[0].type.dtype), shape)
 
@@ -280,5 +282,6 @@ def _arange(x: Exporter, n: Node) -> str:
 
 @exports("tril", "triu")
 def _trilu(x: Exporter, n: Node) -> str:
-    k = x.constant(np.asarray(n.attrs["k"]), I64)
+    (diagonal,) = static([n.attrs["k"]], "the diagonal")
+    k = x.constant(np.asarray(diagonal), I64)
     return x.emit("Trilu", *x.inputs(n), k, upper=int(n.op.name == "triu"))

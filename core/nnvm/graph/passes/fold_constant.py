@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from nnvm.graph.dependence import is_pure
+from nnvm.graph.dependence import depends_on_sizes, is_pure
 from nnvm.graph.evaluate import can_evaluate, evaluate_node
 from nnvm.graph.graph import Graph, rebuild
 from nnvm.graph.node import Node, NodeEntry, constant
@@ -54,7 +54,7 @@ def fold_constant(graph: Graph, context: PassContext) -> Graph:
 def _is_foldable(node: Node, inputs: tuple[NodeEntry, ...], limit: int) -> bool:
     if node.is_constant or node.types is None or not is_pure(node) or not can_evaluate(node):
         return False
-    if not all(t.is_static for t in node.types):
+    if depends_on_sizes(node):
         return False
     return _bytes(node.types) <= max(limit, _bytes(e.type for e in inputs))
 

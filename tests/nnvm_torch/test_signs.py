@@ -1,0 +1,82 @@
+"""Python numbers that a trace leaves open may be negative, where a size may not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch._dynamo.testing import CompileCounterWithBackend
+
+Fn = Callable[[torch.Tensor, int], torch.Tensor]
+
+#: By name, what is computed of a 9x11 matrix and a number from -7 to 7.
+FUNCTIONS: dict[str, Fn] = {
+    "add": lambda x, n: x + n,
+    "multiply": lambda x, n: x * n - n * n,
+    "alpha": lambda x, n: torch.add(x, x, alpha=n),
+    "floordiv": lambda x, n: x // n,
+    "remainder": lambda x, n: x % n,
+    "of_integers": lambda x, n: torch.arange(20) // n + torch.arange(20) % n,
+    "python_floordiv": lambda x, n: x + 100 // n + n // 3 + (n - 10) // 4,
+    "python_remainder": lambda x, n: x + 100 % n + n % 4,
+    "large": lambda x, n: x.double() + (n * 10**9 + 7) // 4,
+    "constant": lambda x, n: torch.tensor([1.0, 2, 3, 4, 5, 6, 7, 8, 9, 10])[n] + x,
+    "compare": lambda x, n: x > n,
+    "where": lambda x, n: torch.where(x > 0, n, x),
+    "full": lambda x, n: torch.full((3, 4), n),
+    "scalar_tensor": lambda x, n: torch.scalar_tensor(n) + 1,
+    "masked_fill": lambda x, n: x.masked_fill(x > 0, n),
+    "clamp": lambda x, n: x.clamp(min=n),
+    "power": lambda x, n: x.abs().add(1).pow(n),
+    "select": lambda x, n: x.select(0, n),
+    "subscript": lambda x, n: x[:, n] + x[n, 0],
+    "slice_from": lambda x, n: x[:, n:] * 2,
+    "slice_to": lambda x, n: x[:, :n] * 2,
+    "beyond": lambda x, n: x[:, 5 * n :].sum() + x[:, : 5 * n].sum(),
+    "select_scatter": lambda x, n: torch.select_scatter(x, x[:, 1], 1, n),
+    "slice_scatter": lambda x, n: torch.slice_scatter(x, x[:1] + 1, 0, n, n + 1 or None).roll(n),
+    "set": lambda x, n: x.clone().index_fill_(0, torch.tensor([1, 2]), n),
+    "roll": lambda x, n: x.roll(n, 1),
+    "triangle": lambda x, n: x.tril(n) + x.triu(n),
+    "diagonal": lambda x, n: x.diagonal(n) * 2,
+    "arange": lambda x, n: torch.arange(n, 8),
+    "arange_down": lambda x, n: torch.arange(8, n, -1) * 2,
+    "pad": lambda x, n: F.pad(x, (n, 1, 1, n)),
+    "pad_value": lambda x, n: F.pad(x, (2, 1), value=n),
+    "index_add": lambda x, n: x.index_add(0, torch.tensor([2, 2, 4]), x[:3], alpha=n),
+    "addmm": lambda x, n: torch.addmm(x[:, :9], x, x.t(), beta=n, alpha=n + 1),
+    "correction": lambda x, n: x.var(1, correction=n),
+    "view": lambda x, n: x[:8].reshape(8 + 0 * n, -1) + n,
+    "as_strided": lambda x, n: x.as_strided((3, 4), (11, 1), 10 + n) * 2,
+    "leaky": lambda x, n: F.leaky_relu(x, n),
+    "threshold": lambda x, n: F.threshold(x, n, -n),
+    "result": lambda x, n: (x.sum(), n, -n, n * 2),  # type: ignore[dict-item,return-value]
+}
+
+
+@pytest.mark.filterwarnings("error:nnvm could not")
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_numbers_of_either_sign(name: str) -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(1)
+    fn, counter = FUNCTIONS[name], CompileCounterWithBackend("nnvm")
+    compiled = torch.compile(fn, backend=counter, dynamic=True)
+    for n in (3, -3, 7, -7, 5, -2):
+        x = torch.randn(9, 11)
+        torch.testing.assert_close(compiled(x, n), fn(x, n), msg=lambda m, n=n: f"{name} of {n}: {m}")
+
+
+def test_a_gradient_with_a_number_of_either_sign() -> None:
+    torch._dynamo.reset()
+
+    def fn(x: torch.Tensor, n: int) -> torch.Tensor:
+        return (x[:, n:] * n).exp().sum()
+
+    compiled = torch.compile(fn, backend="nnvm", dynamic=True)
+    for n in (3, -3, 2, -2):
+        x, y = (t.requires_grad_() for t in torch.randn(5, 6).expand(2, 5, 6).clone())
+        compiled(x, n).backward()
+        fn(y, n).backward()
+        torch.testing.assert_close(x.grad, y.grad)
