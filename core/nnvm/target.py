@@ -49,6 +49,11 @@ class Target:
 
     #: Bytes that come from beyond the second cache in a cycle.
     far_bytes_per_cycle: ClassVar[int] = 6
+    #: Multiply-adds that are written out in an innermost loop: as many as the instruction caches like.
+    unrolled_work: ClassVar[int] = 64
+    #: Tiles of a Winograd convolution that share one reading of the weight, at most; more make the sums longer than the
+    #: caches like and the loads of the weight no fewer.
+    winograd_tiles: ClassVar[int] = 64
 
     @staticmethod
     def host() -> Target:

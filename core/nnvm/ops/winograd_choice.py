@@ -18,8 +18,6 @@ __all__ = ["winograd_of"]
 DIRECT_RATE, WINOGRAD_RATE = 0.85, 0.75
 #: Cycles per tile and vector of channels of the transforms, there and back, by the side of the tile.
 TRANSFORM_CYCLES = {2: 70, 4: 140}
-#: Tiles that share one reading of the weight.
-BLOCK_TILES = 64
 #: Pixels on a side of an image of which nothing is known.
 IMAGE = 128
 #: What another algorithm has to gain, at least, for its rounding.
@@ -92,8 +90,8 @@ def _cycles(s: _Sizes, tile: int, target: Target) -> float:
     products = tiles * positions * s.inputs * s.outputs / (2 * lanes * WINOGRAD_RATE)
     transforms = tiles * (s.inputs + s.outputs) / lanes * TRANSFORM_CYCLES[tile]
     weight = positions * s.inputs * s.outputs * 4
-    shared = s.batch if tiles <= BLOCK_TILES and target.is_far(weight) else 1
-    blocks = s.batch // shared * -(-tiles * shared // BLOCK_TILES)
+    shared = s.batch if tiles <= target.winograd_tiles and target.is_far(weight) else 1
+    blocks = s.batch // shared * -(-tiles * shared // target.winograd_tiles)
     reads = blocks * weight / target.far_bytes_per_cycle / (1 if 2 * weight > target.l2_bytes else 4)
     return float(s.batch * (products + transforms) + reads)
 

@@ -44,8 +44,6 @@ PARALLEL_ITERATIONS = 32
 PARALLEL_BLOCKS = 8
 #: Multiply-adds below which one thread does it all.
 PARALLEL_WORK = 1 << 16
-#: Multiply-adds that are written out in the innermost loop.
-UNROLLED_WORK = 64
 #: Rows of a block that are few: each block reads all of `w`.
 FEW_ROWS = 48
 #: Rows that there may be, and the size of an axis, where only the call knows it and none is likely.
@@ -545,7 +543,7 @@ class _Plan:
     def _unroll_reduction(self, loops: list[IterVar], tile: RegisterTile) -> list[IterVar]:
         """The reduce loops, the innermost one written out as far as the instruction cache likes."""
         m, last = self.m, loops[-1]
-        most = max(1, UNROLLED_WORK // (tile.rows * tile.vectors))
+        most = max(1, self.target.unrolled_work // (tile.rows * tile.vectors))
         if isinstance(last.extent, int) and last.extent <= 8:
             most = last.extent
         if isinstance(last.extent, int) and last.extent <= most:

@@ -36,9 +36,6 @@ from nnvm.tir.stmt import Allocate, For, If, Let, Prefetch, Stmt, Store, seq
 
 __all__ = ["Winograd", "match_winograd", "winograd"]
 
-#: Multiply-adds that are written out between hints for the weight.
-UNROLLED_WORK = 64
-
 
 @dataclass(frozen=True, eq=False)
 class Winograd:
@@ -383,7 +380,7 @@ class _Builder:
 
     def _written_out(self, rows: int) -> int:
         """Steps of a register tile that are written out between hints."""
-        most = max(1, UNROLLED_WORK // (rows * self.vectors))
+        most = max(1, self.target.unrolled_work // (rows * self.vectors))
         return max(n for n in range(1, most + 1) if self.channels % n == 0)
 
     def _transform_back(self, first: Affine, panel: Affine) -> Stmt:

@@ -18,8 +18,6 @@ from nnvm.te.expr import THREADS, Expr, Var, dim_expr, size_var
 
 __all__ = ["Blocks", "Products", "blocks_of", "most_rows", "register_tiles"]
 
-#: Tiles of a block at most; more make the sums longer than the cache likes and the loads of the weight no fewer.
-MOST_TILES = 64
 #: Blocks that there should be, so that threads share them evenly.
 PARALLEL_BLOCKS = 4
 
@@ -94,8 +92,9 @@ def _of_known(rows: int, columns: int, batch: Dim, p: Products, target: Target) 
     down = {_ceildiv(rows, n) for n in range(1, rows + 1)}
     known = batch if isinstance(batch, int) else 1
     weight = p.positions * p.channels * p.panels * p.width * p.size
-    most = MOST_TILES if target.is_far(weight) else 0
-    sizes = [(x, y, 1) for x in across for y in down if x * y <= MOST_TILES and (y == 1 or x == columns)]
+    limit = target.winograd_tiles
+    most = limit if target.is_far(weight) else 0
+    sizes = [(x, y, 1) for x in across for y in down if x * y <= limit and (y == 1 or x == columns)]
     sizes += [(columns, rows, n) for n in range(2, known + 1) if known % n == 0 and n * columns * rows <= most]
 
     def number(s: tuple[int, int, int]) -> int:
@@ -112,8 +111,8 @@ def _of_known(rows: int, columns: int, batch: Dim, p: Products, target: Target) 
 
 
 def _of_unknown(rows: Dim, columns: Dim, batch: Dim, p: Products, target: Target) -> Blocks:
-    least = min(MOST_TILES, most_rows(p.vectors, target))
-    tiles = min(range(least, MOST_TILES + 1), key=lambda t: (_block_cycles(t, p, target) / t, t))
+    least = min(target.winograd_tiles, most_rows(p.vectors, target))
+    tiles = min(range(least, target.winograd_tiles + 1), key=lambda t: (_block_cycles(t, p, target) / t, t))
     local = _Locals()
     x = local("columns", _even(columns, tiles))
     y = local("rows", _even(rows, dim_max(1, tiles // x)))
