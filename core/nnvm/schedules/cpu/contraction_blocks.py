@@ -130,8 +130,8 @@ class Choice:
         blocked = fit < rows
         part = self._part(tile, reduced, self.packed and fit * 4 < rows) if self.cut else None
         if part is not None and self._can_cut(tile):
-            # Blocks of rows would read (or pack) all of `w` once each.
-            few = fit * 4 < rows if self.packed else fit < FEW_ROWS or self._is_large_matrix(tile)
+            # Blocks of rows read (or pack) all of `w` once each, which is hidden behind the sums of enough rows.
+            few = fit * 4 < rows if self.packed else fit < FEW_ROWS
             long = not self.prologue and blocked and few
             if long:
                 assert isinstance(steps, int)
@@ -174,11 +174,6 @@ class Choice:
         count = max(-(-tiles // max(1, fit)), min(PACKED_BLOCKS, tiles * tile.rows // FEW_ROWS))
         part = self._part(tile, [k.extent], False) if self.cut and self._can_cut(tile) else None
         return Blocks(-(-tiles // count) if count > 1 else None, part, False)
-
-    def _is_large_matrix(self, tile: RegisterTile) -> bool:
-        """Is `w` in panels of a tile's width, and too large for the second cache?"""
-        size = numel(self.c.w.tensor.shape) * self.c.w.tensor.dtype.bytes
-        return tile.extra is None and (not isinstance(size, int) or size > self.target.l2_bytes)
 
     def _rather_whole(self, tile: RegisterTile, rows: int, per_row: int) -> bool:
         """Whether reading `x` from beyond the second cache for each column tile is less than reading a large `w`,
