@@ -27,9 +27,10 @@ from nnvm.dim import estimate, numel
 from nnvm.schedules.cpu.contraction_blocks import CHUNK_TILES, Choice
 from nnvm.schedules.cpu.contraction_match import Contraction, match
 from nnvm.schedules.cpu.contraction_pack import PAGE, far_rows, pack_axis, pack_columns, pack_rows
-from nnvm.schedules.cpu.contraction_prefetch import FETCHED, Panel, prefetch_panels
+from nnvm.schedules.cpu.contraction_prefetch import Panel, prefetch_panels
 from nnvm.schedules.cpu.contraction_sums import Sums
 from nnvm.schedules.cpu.contraction_tile import Blocks, RegisterTile
+from nnvm.schedules.cpu.hints import FETCHED
 from nnvm.schedules.cpu.merge_axes import merge_rows
 from nnvm.schedules.kernel import Strides
 from nnvm.target import Target

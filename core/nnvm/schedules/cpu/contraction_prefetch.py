@@ -8,26 +8,22 @@
 
 A panel is read from memory by the first row tile and from the caches by the others, so that memory is idle most of the
 time and the first row tile waits for it. Weights are rarely in a cache when a layer begins: those of others are. The
-hints are spread evenly over all the work that a panel serves: a core has few lines on their way at a time, and what
-misses the first cache waits behind a burst of them.
+hints are spread evenly over all the work that a panel serves (`hints`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from nnvm.schedules.cpu.hints import LINE, hints, next_iteration
 from nnvm.te.expr import INDEX, Binary, Buffer, Const, Expr, Ramp, Var, binary, is_size
 from nnvm.tir.stmt import Allocate, For, If, Prefetch, PrimFunc, Seq, Stmt, seq
-from nnvm.tir.visitor import StmtMutator, free_vars, loads, substitute
+from nnvm.tir.visitor import StmtMutator, free_vars, loads, stmts, substitute
 
-__all__ = ["FETCHED", "LINE", "Panel", "prefetch_panels"]
+__all__ = ["Panel", "prefetch_panels"]
 
-#: Bytes of a cache line.
-LINE = 64
-#: Bytes of a weight from which on it is fetched ahead.
-FETCHED = 1 << 17
 #: Row tiles that a panel is shared by where only the call knows.
 USUAL_TILES = 16
 
@@ -116,7 +112,10 @@ class _Hints(StmtMutator):
         if panels[-1].var in self.done:
             return None
         self.done.add(panels[-1].var)
-        return _Spread(self, [s for s in panels if s.var in depends], rows, first).stmt(body)
+        following = next_iteration([(s.var, _known(s)) for s in panels if s.var in depends])
+        start = [substitute(e, following) for e in first]
+        work = [(s.var, _known(s) or self.panel.tiles or USUAL_TILES) for s in rows]
+        return _spread(body, self.panel, start, work, beyond=_known(rows[0]) is None)
 
     def _first_access(self, tile: Stmt) -> tuple[Expr, ...] | None:
         """Where the tiles begin to read the panel."""
@@ -130,103 +129,98 @@ class _Hints(StmtMutator):
         return (*lead, column.base) if isinstance(column, Ramp) else None
 
 
-class _Spread(StmtMutator):
-    """Puts the hints in a row tile: in the outermost of its loops that has no more than one to give at a time."""
+#: Loops around a piece of work, outermost first, each with its number of steps.
+_Work = list[tuple[Var, int]]
 
-    def __init__(self, hints: _Hints, panels: Sequence[For], rows: Sequence[For], first: Sequence[Expr]) -> None:
+
+def _spread(tile: Stmt, panel: Panel, start: Sequence[Expr], work: _Work, beyond: bool) -> Stmt:
+    """A row tile with hints for the panel at `start`: in the outermost of its loops that has no more than one to give
+    at a time. `work` are the loops over row tiles, of which there may be more (`beyond`)."""
+    lines = panel.count * panel.matrices
+
+    def here(work: _Work) -> Stmt:
+        number: Expr = Const(0, INDEX)
+        for var, steps in work:
+            number = binary("add", binary("mul", number, steps), var)
+        return hints(number, _times(work), lines, lambda line: _hint(panel, start, line), beyond)
+
+    if _times(work) >= lines:
+        sums = next(s for s in stmts(tile) if isinstance(s, Allocate))
+        return _Replace(sums, seq([here(work), sums])).stmt(tile)
+    loop = _step_loop(tile)
+    while loop is not None:
+        around, work = work, [*work, (loop.var, _most(loop) or 1)]
+        inner = _step_loop(loop.body) if _times(work) < lines else None
+        if inner is None:
+            return _Replace(loop, _in_parts(loop, around, lines, here)).stmt(tile)
+        loop = inner
+    return tile
+
+
+def _times(work: _Work) -> int:
+    """How often what stands inside the loops is done for one panel."""
+    return prod(steps for _, steps in work)
+
+
+def _step_loop(s: Stmt) -> For | None:
+    """The first loop in `s` over steps of which it is known how many there are at most; not one inside another."""
+    if isinstance(s, For):
+        return s if s.kind == "serial" and _most(s) is not None else None
+    inside = s.body if isinstance(s, Seq) else (s.then, s.orelse) if isinstance(s, If) else (getattr(s, "body", None),)
+    return next((found for x in inside if x is not None and (found := _step_loop(x)) is not None), None)
+
+
+def _in_parts(loop: For, around: _Work, lines: int, here: Callable[[_Work], Stmt]) -> Stmt:
+    """`loop` with hints before each of its parts, of which there are just enough."""
+    if not isinstance(loop.extent, Const):
+        hint = here([*around, (loop.var, _most(loop) or 1)])
+        return For(loop.var, loop.extent, seq([hint, loop.body]), loop.kind)
+    extent, before = int(loop.extent.value), _times(around)
+    part = max(n for n in range(1, extent + 1) if extent % n == 0 and (before * extent // n >= lines or n == 1))
+    outer, inner = Var(loop.var.name), Var(loop.var.name)
+    if part > 1:
+        at = binary("add", binary("mul", outer, part), inner)
+        body: Stmt = For(inner, Const(part, INDEX), substitute(loop.body, {loop.var: at}), loop.kind)
+    else:
+        body = substitute(loop.body, {loop.var: outer})
+    hint = here([*around, (outer, extent // part)])
+    return For(outer, Const(extent // part, INDEX), seq([hint, body]), loop.kind)
+
+
+class _Replace(StmtMutator):
+    """One statement by another."""
+
+    def __init__(self, old: Stmt, new: Stmt) -> None:
         super().__init__()
-        self.panel, self.rows, self.first = hints.panel, rows, first
-        self.next = _next_iteration(panels)
-        self.lines = self.panel.count * self.panel.matrices
-        self.steps: list[For] = []
-        self.placed = False
+        self.old, self.new = old, new
 
     def expr(self, e: Expr) -> Expr:
         return e
 
     def stmt(self, s: Stmt) -> Stmt:
-        return s if self.placed else super().stmt(s)
+        return self.new if s is self.old else super().stmt(s)
 
-    def visit_allocate(self, s: Allocate) -> Stmt:
-        if not self.steps and self._times() >= self.lines:
-            self.placed = True
-            return seq([self._here(), s])
-        return self._allocate(s)
 
-    def visit_for(self, s: For) -> Stmt:
-        if s.kind != "serial" or _most(s) is None:
-            return s
-        self.steps.append(s)
-        if self._times() < self.lines:
-            inner = self.stmt(s.body)
-            if self.placed:
-                return For(s.var, s.extent, inner, s.kind)
-        self.placed = True
-        return self._seldom(s)
+def _hint(panel: Panel, start: Sequence[Expr], line: Expr) -> Prefetch:
+    """The hint for one line of the panel at `start`."""
+    per_step, per_line = panel.lines
+    *lead, k, j = start
+    if panel.matrices > 1:
+        lead[0] = binary("add", lead[0], binary("floordiv", line, panel.count))
+        line = binary("floormod", line, panel.count)
+    size = panel.w.dtype.bytes
+    if panel.side_by_side:
+        return Prefetch(panel.w, (*lead, k, binary("add", j, binary("mul", line, LINE // size))))
+    step = binary("mul", binary("floordiv", line, per_step), per_line)
+    column = binary("mul", binary("floormod", line, per_step), LINE // size)
+    return Prefetch(panel.w, (*lead, binary("add", k, step), binary("add", j, column)))
 
-    def _seldom(self, s: For) -> Stmt:
-        """The loop `s`, the last of the steps, with hints before each of its parts, of which there are just enough."""
-        if not isinstance(s.extent, Const):
-            here = self._here()
-            self.steps.pop()
-            return For(s.var, s.extent, seq([here, s.body]), s.kind)
-        extent = int(s.extent.value)
-        part = max(n for n in range(1, extent + 1) if extent % n == 0 and (self._times() // n >= self.lines or n == 1))
-        outer, inner = Var(s.var.name), Var(s.var.name)
-        self.steps[-1] = For(outer, Const(extent // part, INDEX), s.body)
-        body = substitute(s.body, {s.var: binary("add", binary("mul", outer, part), inner)})
-        body = For(inner, Const(part, INDEX), body, s.kind) if part > 1 else substitute(s.body, {s.var: outer})
-        body = seq([self._here(), body])
-        self.steps.pop()
-        return For(outer, Const(extent // part, INDEX), body, s.kind)
 
-    def _times(self) -> int:
-        """How often what stands here is done for one panel."""
-        usual = self.panel.tiles or USUAL_TILES
-        tiles = [int(s.extent.value) if isinstance(s.extent, Const) else usual for s in self.rows]
-        return prod([*tiles, *(_most(s) or 1 for s in self.steps)])
-
-    def _here(self) -> Stmt:
-        times = self._times()
-        now: Expr = Const(0, INDEX)
-        for s in (*self.rows, *self.steps):
-            now = binary("add", binary("mul", now, _most(s) or 0), s.var)
-        start = binary("floordiv", binary("mul", now, self.lines), times)
-        if not isinstance(self.rows[0].extent, Const):
-            start = binary("min", start, self.lines)
-        i, count = Var("line"), -(-self.lines // times)
-        return For(i, Const(count, INDEX), self._hint(binary("add", start, i)), "unrolled")
-
-    def _hint(self, line: Expr) -> Prefetch:
-        """The hint for one line of the next panel."""
-        panel = self.panel
-        per_step, per_line = panel.lines
-        *lead, k, j = (substitute(e, self.next) for e in self.first)
-        if panel.matrices > 1:
-            lead[0] = binary("add", lead[0], binary("floordiv", line, panel.count))
-            line = binary("floormod", line, panel.count)
-        size = panel.w.dtype.bytes
-        if panel.side_by_side:
-            return Prefetch(panel.w, (*lead, k, binary("add", j, binary("mul", line, LINE // size))))
-        step = binary("mul", binary("floordiv", line, per_step), per_line)
-        column = binary("mul", binary("floormod", line, per_step), LINE // size)
-        return Prefetch(panel.w, (*lead, binary("add", k, step), binary("add", j, column)))
+def _known(s: For) -> int | None:
+    return int(s.extent.value) if isinstance(s.extent, Const) else None
 
 
 def _most(s: For) -> int | None:
     """Steps of a loop at most (the last part of a reduction has fewer); None where it is not known."""
     ends = [s.extent.a, s.extent.b] if isinstance(s.extent, Binary) and s.extent.op == "min" else [s.extent]
     return min((int(e.value) for e in ends if isinstance(e, Const)), default=None)
-
-
-def _next_iteration(loops: Sequence[For]) -> dict[Var, Expr]:
-    """The variables of the loops when the innermost of them has moved on."""
-    env: dict[Var, Expr] = {}
-    carry: Expr = Const(1, INDEX)
-    for loop in reversed(loops):
-        after = binary("add", loop.var, carry)
-        if loop is loops[0] or not isinstance(loop.extent, Const):
-            env[loop.var] = after
-            break
-        env[loop.var], carry = binary("floormod", after, loop.extent), binary("floordiv", after, loop.extent)
-    return env

@@ -22,7 +22,7 @@ from math import gcd
 from nnvm.dim import Dim, ceildiv, symbol
 from nnvm.schedules.access import At, Inliner, Source
 from nnvm.schedules.axes import Axis, Write
-from nnvm.schedules.cpu.contraction_prefetch import FETCHED, LINE
+from nnvm.schedules.cpu.hints import FETCHED, LINE, hints, next_iteration
 from nnvm.schedules.cpu.injective import stores
 from nnvm.schedules.cpu.loops import loop, parallel_loops
 from nnvm.schedules.cpu.matmul_tile import Tile, matmul_tile
@@ -338,22 +338,26 @@ class _Builder:
         elements = self.a * self.a * self.channels * self.panels * self.width
         if elements * size < FETCHED:
             return None
-        following = position * chunk + panel + 1
-        then, k = self.space.floordiv(following, affine(chunk)), self.space.floormod(following, affine(chunk))
+        number, at, k = Var("number"), Var("position"), Var("panel")
+        following = next_iteration([(at, None), (k, chunk)])
+        then, next_panel = (self._affine(following[v], {at: position, k: panel}) for v in (at, k))
         zero = affine(0)
-        start = weight.address((zero, zero, first + k, zero, zero)) + then * weight.strides[1]
-        groups, lines = self.channels // self._written_out(rows), self.channels * self.width * size // LINE
+        start = weight.address((zero, zero, first + next_panel, zero, zero)) + then * weight.strides[1]
+        groups = self.channels // self._written_out(rows)
+        # As many lines for each tile, so that only those of one are divided among its groups.
+        share = -(-(self.channels * self.width * size // LINE) // count)
 
-        share = -(-lines // count)
+        def here(group: Affine) -> Stmt:
+            def hint(line: Expr) -> Stmt:
+                asked = self._affine(line, {number: tile * groups + group})
+                return Prefetch(weight.buffer, (Emitter().index(start + asked * (LINE // size)),))
 
-        def at(group: Affine) -> Stmt:
-            line = tile * share + self.space.floordiv(group * share, affine(groups))
-            return seq([
-                Prefetch(weight.buffer, (Emitter().index(start + (line + more) * (LINE // size)),))
-                for more in range(-(-share // groups))
-            ])  # fmt: skip
+            return hints(number, count * groups, count * share, hint)
 
-        return at
+        return here
+
+    def _affine(self, e: Expr, env: Mapping[Var, Affine]) -> Affine:
+        return self.space.from_expr(e, env, lambda other: other)
 
     def _register_tile(
         self, position: Affine, first: Affine, panel: Affine, rows: int, top: Affine,
