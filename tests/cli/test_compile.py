@@ -19,6 +19,7 @@ from nnvm.cli.main import main
 from nnvm.compiler.build_module import typed_graph
 from nnvm.dtype import BF16, bf16_to_f32, f32_to_bf16
 from nnvm.graph import Graph, TensorType, apply, variable
+from nnvm.runtime import openmp
 from nnvm.runtime.artifact.tensors import write_tensors
 
 RNG = np.random.default_rng(41)
@@ -133,7 +134,7 @@ def test_threads_of_the_systems_openmp(artifact, tmp_path):
     if "there is no OpenMP runtime here" in done.stderr:
         pytest.skip("there is no OpenMP runtime outside of PyTorch here")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["threads"] == 2
+    assert json.loads(done.stdout)["threads"] == min(2, openmp.cores())
     with np.load(tmp_path / "y.npz") as found:
         np.testing.assert_allclose(found["y.1"], relu_dense(x), rtol=1e-5, atol=1e-6)
 

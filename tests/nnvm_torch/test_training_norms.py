@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import nnvm_torch
+from tests.nnvm_torch.accuracy import assert_as_accurate
 
 
 def run(fn, tensors, weights):
@@ -35,11 +36,7 @@ def test_layer_norm(dtype, affine, shape, rows):
     got, eager = run(torch.compile(fn, backend="nnvm"), [x, *params], weights), run(fn, [x, *params], weights)
     wide = [t.double().detach().requires_grad_(t.requires_grad) for t in (x, *params)]
     right = run(fn, wide, weights)
-    assert len(got) == len(right)
-    for a, b, r in zip(got, eager, right, strict=True):
-        assert a.dtype == b.dtype and a.stride() == b.stride()
-        mine, theirs = ((t.double() - r).abs().max() for t in (a, b))
-        assert mine <= 2 * theirs + 4 * torch.finfo(dtype).eps * r.abs().max(), f"{mine}, eager's {theirs}"
+    assert_as_accurate(got, eager, right)
     report = nnvm_torch.report()
     assert report.native_fraction == 1.0, report
 
@@ -80,9 +77,6 @@ def test_batch_norm(shape, train, affine, dtype):
 
     got, eager = run(torch.compile(fn, backend="nnvm"), [x, *params], weights), run(fn, [x, *params], weights)
     right = run(fn, [t.double().detach().requires_grad_(t.requires_grad) for t in (x, *params)], weights)
-    for a, b, r in zip(got, eager, right, strict=True):
-        assert a.dtype == b.dtype and a.stride() == b.stride()
-        mine, theirs = ((t.double() - r).abs().max() for t in (a, b))
-        assert mine <= 2 * theirs + 8 * torch.finfo(dtype).eps * r.abs().max(), f"{mine}, eager's {theirs}"
+    assert_as_accurate(got, eager, right, roundings=8)
     report = nnvm_torch.report()
     assert report.native_fraction == 1.0, report

@@ -182,8 +182,9 @@ print(openmp.max_threads())
 """
     )
     bare, with_torch, child, parent = out.strip().splitlines()
-    assert bare.startswith("1 one thread: no OpenMP runtime") and with_torch == "2"
-    assert child.startswith("1 one thread: this process was forked") and parent == "2"
+    usable = str(min(2, openmp.cores()))
+    assert bare.startswith("1 one thread: no OpenMP runtime") and with_torch == usable
+    assert child.startswith("1 one thread: this process was forked") and parent == usable
 
 
 def test_kernels_called_from_several_threads_at_once() -> None:
