@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from nnvm.graph import OpPattern
+from nnvm.graph.passes.fuse_groups import near_users
 from nnvm.graph.passes.fused_graph import build_fused_graph
-from nnvm.graph.passes.graph_fuse import FuseLimits, fuse_graph, near_users
+from nnvm.graph.passes.graph_fuse import FuseLimits, fuse_graph
 from nnvm.graph.verify import verify
 from nnvm.testing.reference import random_inputs, run_graph
 from tests.graph.build import graph, groups, op, param, scalar, var
