@@ -25,7 +25,8 @@ import torch
 from nnvm.dtype import BOOL
 from nnvm.garbage import no_garbage_collection
 from nnvm.kernel_error import KernelError
-from nnvm.runtime.executor import Executor, HostStep, KernelStep, Plan
+from nnvm.runtime.executor import Executor
+from nnvm.runtime.plan import HostStep, KernelStep, Plan
 from nnvm.runtime.triton_launch import TritonKernel
 from nnvm_torch.faults import text_of, warn_once
 from nnvm_torch.partition import AtenCall

@@ -17,8 +17,8 @@ from nnvm.graph.graph import Graph
 from nnvm.graph.group import fused_nodes, user_sources
 from nnvm.graph.node import Node, NodeEntry
 from nnvm.graph.types import TensorType
-from nnvm.runtime.executor import KernelStep
 from nnvm.runtime.llvm_jit import Kernel
+from nnvm.runtime.plan import KernelStep
 from nnvm.schedules.kernel import span
 from nnvm.te.expr import Buffer
 from nnvm.testing.reference import run_graph

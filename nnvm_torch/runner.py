@@ -11,7 +11,8 @@ import torch
 from nnvm.compiler.build import CompiledGraph
 from nnvm.dim import Dim, evaluate
 from nnvm.runtime import openmp
-from nnvm.runtime.executor import Executor, KernelStep, Plan
+from nnvm.runtime.executor import Executor
+from nnvm.runtime.plan import KernelStep, Plan
 from nnvm_torch import cuda_graphs
 from nnvm_torch.cuda_graphs import CudaGraphs
 from nnvm_torch.imported import FromGraph, Imported, Plain, Result, View

@@ -18,9 +18,10 @@ import torch
 
 from nnvm.graph import Graph, NodeEntry, topological
 from nnvm.graph.structural import structural_key
-from nnvm.runtime.executor import Executor, Plan
+from nnvm.runtime.executor import Executor
 from nnvm.runtime.fork_lock import fork_safe
 from nnvm.runtime.memory import aligned
+from nnvm.runtime.plan import Plan
 from nnvm_torch.mapped_weights import move_to_file
 from nnvm_torch.tensors import PooledMemory, TorchMemory, span, torch_dtype
 from nnvm_torch.watch import Counter, Probe, Same, never, version_of, watch, watch_identity

@@ -16,8 +16,9 @@ from nnvm.graph import Graph, TensorType, apply, variable
 from nnvm.kernel_error import KernelIndexError
 from nnvm.runtime import cuda_driver
 from nnvm.runtime.artifact.plan import Binary
-from nnvm.runtime.executor import DeviceStep, Executor, KernelStep
+from nnvm.runtime.executor import Executor
 from nnvm.runtime.memory import NumpyMemory
+from nnvm.runtime.plan import DeviceStep, KernelStep
 from nnvm.runtime.triton_binary import LaunchBinary
 from nnvm.testing.reference import run_graph
 from tests.runtime.cuda_double import CudaDouble

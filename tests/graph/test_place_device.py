@@ -22,8 +22,9 @@ from nnvm.graph.passes.device_assignment import Flow, assign, total_cost
 from nnvm.graph.passes.gradient import gradient
 from nnvm.graph.verify import verify
 from nnvm.runtime.device import DeviceRuntime, copy_on_host, register_runtime
-from nnvm.runtime.executor import DeviceStep, Executor, KernelStep
+from nnvm.runtime.executor import Executor
 from nnvm.runtime.memory import NumpyMemory
+from nnvm.runtime.plan import DeviceStep, KernelStep
 from nnvm.runtime.reference_device import REFERENCE
 from nnvm.target import Target
 from nnvm.testing.reference import random_inputs, run_graph

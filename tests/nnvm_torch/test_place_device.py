@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from nnvm.compiler.build import BuildOptions, compile_graph
-from nnvm.runtime.executor import DeviceStep
+from nnvm.runtime.plan import DeviceStep
 from nnvm_torch.capture import capture
 from nnvm_torch.runner import Runner
 

@@ -9,7 +9,8 @@ from typing import Any
 from nnvm.cli.source import Model
 from nnvm.compiler.build import CompiledGraph
 from nnvm.graph import Node
-from nnvm.runtime.executor import Executor, Plan
+from nnvm.runtime.executor import Executor
+from nnvm.runtime.plan import Plan
 
 __all__ = ["kernel_times"]
 

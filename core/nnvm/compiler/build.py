@@ -28,8 +28,8 @@ from nnvm.graph.structural import structural_key
 from nnvm.runtime import reference_device  # noqa: F401  registers the device
 from nnvm.runtime.defined_kernel import DefinedKernel, can_define
 from nnvm.runtime.device import copy_call, runtime_of
-from nnvm.runtime.executor import DeviceStep, HostStep, KernelStep, Plan
 from nnvm.runtime.llvm_jit import Kernel, compile_funcs
+from nnvm.runtime.plan import DeviceStep, HostStep, KernelStep, Plan
 from nnvm.runtime.triton_launch import TritonKernel
 from nnvm.target import Target
 from nnvm.tir.stmt import PrimFunc

@@ -26,8 +26,9 @@ from nnvm.graph.evaluate import bind_symbols
 from nnvm.graph.graph import Graph
 from nnvm.graph.node import Node
 from nnvm.runtime.device import runtime_of
-from nnvm.runtime.executor import Executor, KernelStep, Plan
+from nnvm.runtime.executor import Executor
 from nnvm.runtime.memory import NumpyMemory
+from nnvm.runtime.plan import KernelStep, Plan
 from nnvm.runtime.triton_interpret import is_interpreting
 from nnvm.runtime.triton_launch import TritonKernel
 from nnvm.target import Target

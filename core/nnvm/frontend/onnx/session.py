@@ -10,8 +10,9 @@ import numpy as np
 from nnvm.compiler.build import BuildOptions, compile_graph
 from nnvm.graph import Graph
 from nnvm.graph.evaluate import bind_symbols
-from nnvm.runtime.executor import Executor, Plan
+from nnvm.runtime.executor import Executor
 from nnvm.runtime.memory import NumpyMemory
+from nnvm.runtime.plan import Plan
 
 __all__ = ["Session"]
 
