@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
@@ -19,6 +18,7 @@ from nnvm.ops.params import SymbolicAttribute
 from nnvm_torch.aliasing import below_types, look_at_bases, root_of, view_of
 from nnvm_torch.convert import Context, NeedsMemory, Unsupported, converter_of
 from nnvm_torch.imported import Fallback, FromGraph, FromInput, Imported, NotImportable, Plain, Result, Strides, View
+from nnvm_torch.nested import leaves_of, mapped, rebuilt, spread, tensors_of, used_leaves, used_results
 from nnvm_torch.partition import TOKEN, AtenCall, Size, Slot, is_effect, is_view, needs_strides
 from nnvm_torch.probe import refusal
 from nnvm_torch.sizes import (
@@ -29,6 +29,7 @@ from nnvm_torch.sizes import (
     require_equal_sizes,
     require_signs,
 )  # fmt: skip
+from nnvm_torch.source_line import last_line, module_of
 from nnvm_torch.tensors import (
     HANDLE,
     HANDLE_TYPE,
@@ -73,6 +74,19 @@ def import_graph(gm: fx.GraphModule, static: frozenset[int] = frozenset()) -> Im
 
 
 class _Importer:
+    """One graph on its way.
+
+    Attributes:
+        position: of each placeholder among the call's arguments.
+        static: of those, the weights that the graph does not write to.
+        env: what each fx node stands for: an entry, a Dim, a plain value, or a tuple of these.
+        inputs, positions, input_strides: of the Graph's inputs; `positions` as in `Imported`.
+        output_of: fx node -> the graph output that is its value.
+        token: what the latest call with an effect gives, which the next one takes: they stay in order.
+        of_params: whether a node depends on weights only, where that was asked.
+        sources: stack trace -> source line.
+    """
+
     def __init__(self, gm: fx.GraphModule, static: frozenset[int]) -> None:
         self.gm = gm
         self.placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
@@ -114,9 +128,11 @@ class _Importer:
                 dim_ranges=ranges, dim_hints=tuple((n, hints[n]) for n, *_ in ranges if n in hints)
             )
         sizes = tuple((name, p, -1 if name in negative else 1) for name, p in self.sizes.items())
-        return Imported(graph, tuple(self.positions), tuple(self.constants), sizes, results, tuple(self.writes),
-                        tuple(self.fallbacks), self.native, self.total, tuple(self.output_strides),
-                        tuple(self.faults))  # fmt: skip
+        return Imported(
+            graph, tuple(self.positions), tuple(self.constants), sizes, results, writes=tuple(self.writes),
+            fallbacks=tuple(self.fallbacks), native=self.native, total=self.total, strides=tuple(self.output_strides),
+            faults=tuple(self.faults),
+        )  # fmt: skip
 
     def _nodes(self) -> tuple[Result, ...]:
         """All nodes in order; the graph's results."""
@@ -188,7 +204,7 @@ class _Importer:
         if node.target is torch.ops.aten._assert_tensor_metadata.default:
             return  # of element type, device and layout: tracing has checked it, and all three are the graph's types
         val = node.meta.get("val")
-        if isinstance(val, (torch.SymInt, int, bool)) and not isinstance(val, torch.Tensor):
+        if isinstance(val, (torch.SymInt, int, bool)):
             self.env[node] = dim_of(val)
             return
         if isinstance(val, (torch.SymFloat, torch.SymBool, float)) and not node.users:
@@ -212,19 +228,19 @@ class _Importer:
         converter = converter_of(node.target)
         if converter is None:
             raise Unsupported("no conversion")
-        vals = _flat(node.meta["val"])
+        vals = tensors_of(node.meta["val"])
         for t in (*vals, *(n.meta.get("val") for n in node.all_input_nodes)):
-            for tensor in _flat(t):
+            for tensor in tensors_of(t):
                 if (why := is_foreign(tensor)) is not None:
                     raise Unsupported(why)
         if (why := refusal(node)) is not None:
             raise Unsupported(why)
         single = isinstance(node.meta["val"], torch.Tensor)
-        outs = [type_of(v) if v is not None else HANDLE_TYPE for v in _flat(node.meta["val"], keep_none=True)]
-        used = _used(node, len(outs))
+        outs = [type_of(v) if v is not None else HANDLE_TYPE for v in tensors_of(node.meta["val"], keep_none=True)]
+        used = used_results(node, len(outs))
         args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val", self.env.get(n)))
         context = Context(args, dict(kwargs), outs, used, self.source_of(node), self._is_param)
-        values, options = _map(node.args, self.env), {k: _map(v, self.env) for k, v in node.kwargs.items()}
+        values, options = mapped(node.args, self.env), {k: mapped(v, self.env) for k, v in node.kwargs.items()}
         if outs and all(is_static(t.shape) and t.numel == 0 and t.dtype != HANDLE for t in outs):
             # tracing has checked the arguments, and there are no elements to compute
             empty = tuple(context.full(t.shape, 0, t.dtype) for t in outs)
@@ -280,9 +296,9 @@ class _Importer:
         args = tuple(template(a) for a in node.args)
         kwargs = {k: template(a) for k, a in node.kwargs.items()}
         val = node.meta.get("val")
-        used = _used_leaves(node)
-        keep = tuple(i for i, v in enumerate(_leaves(val)) if isinstance(v, torch.Tensor) and used(i))
-        types = [type_of(_leaves(val)[i]) for i in keep]
+        used = used_leaves(node)
+        keep = tuple(i for i, v in enumerate(leaves_of(val)) if isinstance(v, torch.Tensor) and used(i))
+        types = [type_of(leaves_of(val)[i]) for i in keep]
         if effect:
             types.append(TOKEN)
             if self.token is not None:
@@ -292,7 +308,7 @@ class _Importer:
                      source=self.source_of(node))  # fmt: skip
         if effect:
             self.token = made[len(types) - 1]
-        return _rebuild(val, iter(_spread(_leaves(val), keep, made.outputs)))
+        return rebuilt(val, iter(spread(leaves_of(val), keep, made.outputs)))
 
     def _is_param(self, entry: NodeEntry) -> bool:
         """Does the value depend on weights only?"""
@@ -308,9 +324,9 @@ class _Importer:
     def source_of(self, node: fx.Node) -> str:
         trace = node.meta.get("stack_trace")
         if not trace:
-            return _module_of(node)
+            return module_of(node)
         if trace not in self.sources:
-            self.sources[trace] = _last_line(trace)
+            self.sources[trace] = last_line(trace)
         return self.sources[trace]
 
     # results
@@ -358,70 +374,6 @@ class _Importer:
         return len(self.outputs) - 1
 
 
-def _map(a: Any, env: dict[fx.Node, Any]) -> Any:
-    """fx arguments with nodes replaced by their values."""
-    if isinstance(a, fx.Node):
-        return env[a]
-    if isinstance(a, (list, tuple)):
-        return [_map(x, env) for x in a] if isinstance(a, list) else tuple(_map(x, env) for x in a)
-    return a
-
-
-def _flat(val: Any, keep_none: bool = False) -> list[Any]:
-    """The tensors of a fake result, in order."""
-    if isinstance(val, torch.Tensor) or (val is None and keep_none):
-        return [val]
-    if isinstance(val, (list, tuple)):
-        return [t for v in val for t in _flat(v, keep_none)]
-    return []
-
-
-def _leaves(val: Any) -> list[Any]:
-    return [t for v in val for t in _leaves(v)] if isinstance(val, (list, tuple)) else [val]
-
-
-def _spread(leaves: list[Any], keep: tuple[int, ...], entries: tuple[NodeEntry, ...]) -> list[NodeEntry | None]:
-    """For each leaf its entry, None where there is none."""
-    of = dict(zip(keep, entries))
-    return [of.get(i) for i in range(len(leaves))]
-
-
-def _used_leaves(node: fx.Node) -> Callable[[int], bool]:
-    """Is the leaf of that number of a call's results used? All are where they are nested or used as a whole."""
-    val = node.meta.get("val")
-    if not isinstance(val, (list, tuple)) or any(isinstance(v, (list, tuple)) for v in val):
-        return lambda i: True
-    used = _used(node, len(val))
-    return lambda i: used[i]
-
-
-def _rebuild(val: Any, entries: Any) -> Any:
-    """The shape of `val` with entries for its leaves."""
-    if isinstance(val, (list, tuple)):
-        return tuple(_rebuild(v, entries) for v in val)
-    entry = next(entries)
-    if isinstance(val, torch.Tensor):
-        return entry
-    if isinstance(val, torch.SymInt):
-        return dim_of(val)
-    if isinstance(val, (torch.SymFloat, torch.SymBool)):
-        raise NotImportable(f"a result of type {type(val).__name__}")
-    return val
-
-
-def _used(node: fx.Node, count: int) -> list[bool]:
-    """Which results anything uses; all of them where the tuple itself is used."""
-    if isinstance(node.meta.get("val"), torch.Tensor):
-        return [True]
-    used = [False] * count
-    for user in node.users:
-        if user.target is not operator.getitem:
-            return [True] * count
-        if user.users:
-            used[cast(int, user.args[1])] = True
-    return used
-
-
 def _agree(got: TensorType, want: TensorType, node: fx.Node) -> bool:
     """Equal types; symbolic sizes that are written differently count as equal where they are for the traced sizes."""
     if got.dtype != want.dtype or got.rank != want.rank:
@@ -435,23 +387,3 @@ def _agree(got: TensorType, want: TensorType, node: fx.Node) -> bool:
         return False
 
 
-def _last_line(trace: str) -> str:
-    """``file.py:12 in forward: y = x + 1`` of a stack trace."""
-    lines = [line.strip() for line in trace.strip().splitlines()]
-    for i in range(len(lines) - 1, -1, -1):
-        if lines[i].startswith("File "):
-            path, _, rest = lines[i][6:].partition('"')
-            number, _, where = rest.removeprefix(", line ").partition(", ")
-            code = lines[i + 1] if i + 1 < len(lines) else ""
-            return f"{path}:{number} {where}: {code}" if code else f"{path}:{number} {where}"
-    return lines[-1] if lines else ""
-
-
-def _module_of(node: fx.Node) -> str:
-    """The module that the call belongs to, as ``layer1.0.conv1 (Conv2d)``."""
-    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
-    if not stack:
-        return ""
-    path, kind = list(stack.values())[-1]
-    name = getattr(kind, "__name__", str(kind).rpartition(".")[2])
-    return f"{re.sub(r'^L.[^]]*.[.]?', '', str(path))} ({name})"

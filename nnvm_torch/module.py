@@ -272,7 +272,7 @@ class CompiledModule(nn.Module):
             return latest.shape(args)
         if kwargs or not all(type(a) is torch.Tensor for a in args):
             return self._general(args, kwargs)
-        quick = (mode, tuple([(a.dtype, a.shape, a.stride(), a.requires_grad, a.device, _signs(a)) for a in args]))
+        quick = (mode, tuple(map(_tensor_kind, args)))
         shape = self._nnvm_quick.get(quick)
         if shape is None:
             shape = self.prepare(args, kwargs)
@@ -345,6 +345,11 @@ def _signs(t: torch.Tensor) -> int:
     return t.is_neg() + 2 * t.is_conj() + 4 * t._is_zerotensor()
 
 
+def _tensor_kind(t: torch.Tensor) -> tuple[Any, ...]:
+    """What of a tensor of known sizes a compilation depends on (`_Latest.fits` compares it piece by piece)."""
+    return t.dtype, t.shape, t.stride(), t.requires_grad, t.device, _signs(t)
+
+
 def _kind(leaf: Any, open_axes: Mapping[int, Bucket] | None = None) -> Any:
     """What of an argument a compilation depends on; `open_axes` of a tensor have symbolic sizes."""
     if isinstance(leaf, torch.Tensor):
@@ -355,7 +360,7 @@ def _kind(leaf: Any, open_axes: Mapping[int, Bucket] | None = None) -> Any:
         if open_axes:
             shape = tuple(open_axes.get(a, n) for a, n in enumerate(leaf.shape))
             return leaf.dtype, shape, leaf.requires_grad, leaf.device, _signs(leaf)
-        return leaf.dtype, leaf.shape, leaf.stride(), leaf.requires_grad, leaf.device, _signs(leaf)
+        return _tensor_kind(leaf)
     if isinstance(leaf, (int, float, bool, str, type(None), torch.dtype, torch.device)):
         return type(leaf), leaf
     raise TypeError(f"nnvm_torch.compile: an argument of type {type(leaf).__name__} is neither a tensor nor a constant")
