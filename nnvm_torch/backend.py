@@ -64,7 +64,6 @@ def nnvm(
     """
     from torch._dynamo.backends.common import aot_autograd
     from torch._dynamo.exc import TensorifyScalarRestartAnalysis
-    from torch._subclasses.fake_tensor import DataDependentOutputException
 
     chosen = Options.make(options, mode, **more)
     if forward_mode():
@@ -116,17 +115,26 @@ def nnvm(
         except (StrictError, TensorifyScalarRestartAnalysis):
             raise
         except Exception as e:
-            if isinstance(e, DataDependentOutputException) and not _whole_graph_wanted():
-                raise  # Dynamo breaks the graph before the call whose result depends on values
-            separate = _apart_as_traced(example_inputs)
-            if any(mine is not given for mine, given in zip(separate, example_inputs)):
-                return nnvm(gm, separate, options=chosen)  # it takes no views of one tensor with two element types
-            # AOTAutograd has no form for the code (as_strided beyond a view, ...); eager has
-            if config.debug_level():
-                raise
-            warn_once(f"PyTorch's AOTAutograd could not trace a graph, which runs in eager instead: {text_of(e)}")
-            record(GraphRecord("inference", 0, len(gm.graph.nodes), failure=f"AOTAutograd: {e}", owner=owner))
-            return gm.forward  # type: ignore[no-any-return]
+            return _untraceable(gm, example_inputs, e, chosen, owner)
+
+
+def _untraceable(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], error: Exception, options: Options, owner: int
+) -> Callable[..., Any]:
+    """What runs a graph that AOTAutograd failed to trace with `error`; it is raised where Dynamo has a better way."""
+    from torch._subclasses.fake_tensor import DataDependentOutputException
+
+    if isinstance(error, DataDependentOutputException) and not _whole_graph_wanted():
+        raise error  # Dynamo breaks the graph before the call whose result depends on values
+    separate = _apart_as_traced(example_inputs)
+    if any(mine is not given for mine, given in zip(separate, example_inputs)):
+        return nnvm(gm, separate, options=options)  # it takes no views of one tensor with two element types
+    # AOTAutograd has no form for the code (as_strided beyond a view, ...); eager has
+    if config.debug_level():
+        raise error
+    warn_once(f"PyTorch's AOTAutograd could not trace a graph, which runs in eager instead: {text_of(error)}")
+    record(GraphRecord("inference", 0, len(gm.graph.nodes), failure=f"AOTAutograd: {error}", owner=owner))
+    return gm.forward  # type: ignore[no-any-return]
 
 
 def forward_mode() -> bool:
