@@ -16,6 +16,7 @@ from nnvm.graph.node import apply, variable
 from nnvm.graph.types import TensorType
 from nnvm.runtime.llvm_jit import compile_funcs
 from nnvm.schedules.cpu.contraction import contraction, match
+from nnvm.schedules.cpu.contraction_prefetch import AHEAD
 from nnvm.schedules.cpu.contraction_tile import tile_rows
 from nnvm.target import Target
 from nnvm.te.expr import Fma, cast, maximum, select
@@ -324,8 +325,30 @@ def test_the_next_panel_is_fetched(cpu, block, m, k, cache):
     assert len(found) <= 2.1 * lines * (2 if m == 97 else 1)  # two blocks of rows read all of it
 
 
-@pytest.mark.parametrize("m,n", [(6, 320), (1, 320), (48, 16)])
-def test_nothing_is_fetched_for_few_rows_or_small_weights(m, n):
+@pytest.mark.parametrize("m,block", [(2, 8), (3, 16), (6, 16), (4, 32)])
+def test_a_weight_that_one_row_tile_reads_is_asked_for_in_order(m, block):
+    """Each line that lies further than `AHEAD` behind the first, once; and no others but those behind the last."""
+    inputs, o = dense(m, 300, 320 // block * block, block)
+    func = contraction(inputs, [o], replace(target("skylake-avx512"), l1_bytes=1 << 10, l2_bytes=8 << 10), "f", {})
+    assert func is not None
+    found = asked_for(func)
+    assert {name for name, _ in found} == {"w"}
+    lines, ahead = int(np.prod(inputs[1].shape)) * 4 // 64, AHEAD // 64
+    assert set(range(ahead + 2, lines)) <= {line for _, line in found} <= set(range(ahead, lines + ahead + 2))
+    assert len(found) <= 1.1 * lines
+
+
+@pytest.mark.parametrize("m,block", [(1, 8), (1, 16), (2, 16), (3, 8), (3, 32)])
+@pytest.mark.parametrize("n", [128, 96, 32])
+def test_very_few_rows_read_several_panels_at_a_time(m, block, n):
+    inputs, o = dense(m, 40, n, block)
+    x, w, bias, residual = whole(m, 40), whole(n, 40), whole(n), whole(m, n)
+    (out,) = execute(inputs, [o], [x, pack(w, block), bias, residual])
+    np.testing.assert_array_equal(out, np.maximum(x @ w.T + bias + residual, 0))
+
+
+@pytest.mark.parametrize("m,n", [(1, 320), (48, 16)])
+def test_nothing_is_fetched_for_one_row_or_small_weights(m, n):
     inputs, o = dense(m, 300, n, 16)
     func = contraction(inputs, [o], TINY, "f", {})
     assert func is not None and not any(isinstance(s, Prefetch) for s in stmts(func.body))

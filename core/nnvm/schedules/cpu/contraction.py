@@ -221,6 +221,9 @@ class _Plan:
         w, tile = self.c.w.tensor, self.tile
         if tile is None or self.packed is not None or w not in inputs:
             return None
+        alone = self.tiles is not None and self.tiles <= 1 and len(self.choice.long_rows()) <= 1
+        if alone and tile.rows == 1:
+            return None  # it is as fast as memory
         size, whole = numel(w.shape), numel(tuple(a.extent for a in self.c.master.reduce_axes))
         near = min(FETCHED, self.target.l2_bytes)
         if not isinstance(whole, int) or (isinstance(size, int) and size * w.dtype.bytes < near):
@@ -232,7 +235,9 @@ class _Plan:
             assert isinstance(first, int)
             steps = whole // first * self.steps
         if tile.extra is None and len(self.c.master.reduce_axes) == 1:
-            return Panel(buffer, steps, width, self.tiles)
+            block = w.shape[-1]
+            panels = width // block if isinstance(block, int) and block < width else 1  # of very few rows
+            return Panel(buffer, steps, width // panels, self.tiles, panels, alone)
         in_panels = w.shape[-1] == width and numel(w.shape[1:]) == whole * width
         return Panel(buffer, steps, width, self.tiles, tile.outside) if in_panels else None
 

@@ -22,6 +22,8 @@ __all__ = ["CHUNK_TILES", "Choice"]
 PARALLEL_BLOCKS = 8
 #: Rows of a block that are few: each block reads all of `w`.
 FEW_ROWS = 48
+#: Rows of which a tile needs more vectors than a packed weight has side by side.
+VERY_FEW_ROWS = 3
 #: Rows that there may be, and the size of an axis, where only the call knows it and none is likely.
 MANY_ROWS, UNKNOWN_SIZE = 1 << 24, 64
 #: Steps of a part of the reduction: enough to hide that the sums are loaded and stored.
@@ -91,8 +93,8 @@ class Choice:
         alone = extra is None and len(self.long_rows()) == 1
         overhead = MATRIX_STEP if alone else 0.0
         for vectors in range(1, most + 1):
-            if extra is None and (vectors * self.lanes > block or block % (vectors * self.lanes)) and vectors > 1:
-                continue  # a tile must not straddle blocks
+            if extra is None and vectors > 1 and not self._fits(vectors * self.lanes, block, extent, vector.extent):
+                continue
             rows, cycles = tile_rows(extent, vectors, registers, overhead)
             if isinstance(count, int):
                 left = count % vectors
@@ -103,6 +105,13 @@ class Choice:
         _, vectors, rows = min(options)
         inside, outside = (vectors, 1) if extra is None else (1, vectors)
         return RegisterTile(row, extra, rows, inside, outside)
+
+    def _fits(self, width: int, block: int, rows: int, columns: Dim) -> bool:
+        """Whether a tile of `width` columns straddles no block: it is a part of one, or several whole ones where there
+        are so few rows that otherwise a sum would wait for itself."""
+        if width <= block:
+            return block % width == 0
+        return rows <= VERY_FEW_ROWS and width % block == 0 and isinstance(columns, int) and columns % width == 0
 
     def _likely_rows(self, row: IterVar) -> int:
         """How far the axis of row tiles runs; where only the call knows it, as far as is likely. Few rows of a single

@@ -9,12 +9,15 @@
 A panel is read from memory by the first row tile and from the caches by the others, so that memory is idle most of the
 time and the first row tile waits for it. Weights are rarely in a cache when a layer begins: those of others are. The
 hints are spread evenly over all the work that a panel serves (`hints`).
+
+Where a panel serves one row tile, that waits for memory itself. The processor fetches ahead what is read in order, but
+not far enough for steps of several multiply-adds, so each step asks for what lies `AHEAD` of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from nnvm.schedules.cpu.hints import LINE, hints, next_iteration
@@ -22,8 +25,10 @@ from nnvm.te.expr import INDEX, Binary, Buffer, Const, Expr, Ramp, Var, binary, 
 from nnvm.tir.stmt import Allocate, For, If, Prefetch, PrimFunc, Seq, Stmt, seq
 from nnvm.tir.visitor import StmtMutator, free_vars, loads, stmts, substitute
 
-__all__ = ["Panel", "prefetch_panels"]
+__all__ = ["AHEAD", "Panel", "prefetch_panels"]
 
+#: How far ahead a weight that few rows use is asked for, in bytes: memory takes as long as some 40 steps of a tile.
+AHEAD = 1 << 14
 #: Row tiles that a panel is shared by where only the call knows.
 USUAL_TILES = 16
 
@@ -38,6 +43,7 @@ class Panel:
         width: columns of one matrix.
         tiles: full row tiles that share it, if blocks of rows differ; None: only the call knows.
         matrices: as many steps of the first axis of `w`.
+        alone: whether one full row tile reads it.
     """
 
     w: Buffer
@@ -45,6 +51,7 @@ class Panel:
     width: int
     tiles: int | None
     matrices: int = 1
+    alone: bool = False
 
     @property
     def lines(self) -> tuple[int, int]:
@@ -65,8 +72,8 @@ class Panel:
 
 
 def prefetch_panels(func: PrimFunc, panel: Panel) -> PrimFunc:
-    """`func` with hints for the panels; the same object where no loop over row tiles that share one is found."""
-    body = _Hints(panel).stmt(func.body)
+    """`func` with hints for the panels; the same object where nothing is found that they belong to."""
+    body = (_InOrder(panel) if panel.alone else _Hints(panel)).stmt(func.body)
     if body is func.body:
         return func
     return PrimFunc(func.name, func.params, func.outputs, func.symbols, body, func.attrs)
@@ -77,6 +84,36 @@ def _is_tile(s: Stmt) -> bool:
     while isinstance(s, (If, Seq)):
         s = s.then if isinstance(s, If) else s.body[0]
     return isinstance(s, Allocate) and s.buffer.scope == "local"
+
+
+class _InOrder(StmtMutator):
+    """Hints for what lies ahead of what is read of the panel, in the loops that read it."""
+
+    def __init__(self, panel: Panel) -> None:
+        super().__init__()
+        self.panel = panel
+
+    def expr(self, e: Expr) -> Expr:
+        return e
+
+    def visit_for(self, s: For) -> Stmt:
+        inner = [x for x in stmts(s.body) if isinstance(x, For)]
+        if s.kind != "serial" or any(x.kind == "serial" for x in inner):
+            return self._for(s)
+        read = next((x for x in loads(s.body) if x.buffer is self.panel.w), None)
+        if read is None:
+            return s
+        panel, zero = self.panel, {x.var: Const(0, INDEX) for x in inner}
+        *lead, k, column = (substitute(i, zero) for i in read.indices)
+        k = binary("add", k, AHEAD // (panel.width * panel.w.dtype.bytes))
+        column = column.base if isinstance(column, Ramp) else column
+        steps = prod(_known(x) or 1 for x in inner if x.var in free_vars(read.indices[-2]))
+        per_step, per_line = panel.lines
+        starts = [(*lead, k, column) if m == 0 else (binary("add", lead[0], m), *lead[1:], k, column)
+                  for m in range(panel.matrices)]  # fmt: skip
+        asked = [_hint(replace(panel, matrices=1), start, Const(line, INDEX))
+                 for start in starts for line in range(-(-steps * per_step // per_line))]  # fmt: skip
+        return For(s.var, s.extent, seq([*asked, s.body]), s.kind)
 
 
 class _Hints(StmtMutator):

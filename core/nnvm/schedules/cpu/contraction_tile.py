@@ -29,8 +29,8 @@ def tile_rows(extent: Dim, vectors: int, registers: int, overhead: float = 0.0) 
         rest = extent % rows
         cycles = extent // rows * (step_cycles(rows, vectors) + overhead)
         cycles += step_cycles(rest, vectors) + overhead if rest else 0.0
-        options.append((cycles / extent, -rows))
-    cycles, negated = min(options)
+        options.append((cycles / extent, -(-extent // rows), rest > 0, -rows))  # even tiles share a panel evenly
+    cycles, _, _, negated = min(options)
     return -negated, cycles
 
 
