@@ -250,6 +250,8 @@ class _Planner:
             block = block_of.get(root)
             if o != out.index or block is None or block in taken or last[root] != step or roots.count(root) > 1:
                 continue
-            if node.inputs[i].type.nbytes == root.type.nbytes:
+            alias = self.aliases.get(node.inputs[i])
+            in_order = alias is None or alias.strides is None  # else what is written is not what was read there
+            if in_order and node.inputs[i].type.nbytes == root.type.nbytes:
                 return block
         return None
