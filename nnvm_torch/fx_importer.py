@@ -28,7 +28,7 @@ from nnvm_torch.sizes import (
     ranges_of,
     require_equal_sizes,
     require_signs,
-)  # fmt: skip
+)
 from nnvm_torch.source_line import last_line, module_of
 from nnvm_torch.tensors import (
     HANDLE,

@@ -56,6 +56,10 @@ FUNCTIONS: dict[str, Fn] = {
 }
 
 
+#: Those of which Dynamo compiles for some values, besides for each sign.
+BY_VALUE = {"subscript", "beyond", "diagonal", "arange", "arange_down", "pad_value", "correction", "threshold"}
+
+
 @pytest.mark.filterwarnings("error:nnvm could not")
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_numbers_of_either_sign(name: str) -> None:
@@ -66,6 +70,7 @@ def test_numbers_of_either_sign(name: str) -> None:
     for n in (3, -3, 7, -7, 5, -2):
         x = torch.randn(9, 11)
         torch.testing.assert_close(compiled(x, n), fn(x, n), msg=lambda m, n=n: f"{name} of {n}: {m}")
+    assert counter.frame_count == 2 or name in BY_VALUE
 
 
 def test_a_gradient_with_a_number_of_either_sign() -> None:

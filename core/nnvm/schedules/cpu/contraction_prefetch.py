@@ -17,11 +17,11 @@ not far enough for steps of several multiply-adds, so each step asks for what li
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 from nnvm.schedules.cpu.hints import LINE, hints, next_iteration
-from nnvm.te.expr import INDEX, Binary, Buffer, Const, Expr, Ramp, Var, binary, is_size
+from nnvm.te.expr import INDEX, Binary, Buffer, Const, Expr, Load, Ramp, Var, binary
 from nnvm.tir.stmt import Allocate, For, If, Prefetch, PrimFunc, Seq, Stmt, seq
 from nnvm.tir.visitor import StmtMutator, free_vars, loads, stmts, substitute
 
@@ -100,19 +100,16 @@ class _InOrder(StmtMutator):
         inner = [x for x in stmts(s.body) if isinstance(x, For)]
         if s.kind != "serial" or any(x.kind == "serial" for x in inner):
             return self._for(s)
-        read = next((x for x in loads(s.body) if x.buffer is self.panel.w), None)
+        panel = self.panel
+        read = _first_read(s.body, panel.w)
         if read is None:
             return s
-        panel, zero = self.panel, {x.var: Const(0, INDEX) for x in inner}
-        *lead, k, column = (substitute(i, zero) for i in read.indices)
-        k = binary("add", k, AHEAD // (panel.width * panel.w.dtype.bytes))
-        column = column.base if isinstance(column, Ramp) else column
+        *lead, k, column = _beginning(s.body, read)
+        start = (*lead, binary("add", k, AHEAD // (panel.width * panel.w.dtype.bytes)), column)
         steps = prod(_known(x) or 1 for x in inner if x.var in free_vars(read.indices[-2]))
         per_step, per_line = panel.lines
-        starts = [(*lead, k, column) if m == 0 else (binary("add", lead[0], m), *lead[1:], k, column)
-                  for m in range(panel.matrices)]  # fmt: skip
-        asked = [_hint(replace(panel, matrices=1), start, Const(line, INDEX))
-                 for start in starts for line in range(-(-steps * per_step // per_line))]  # fmt: skip
+        asked = [_hint(panel, start, Const(matrix * panel.count + line, INDEX))
+                 for matrix in range(panel.matrices) for line in range(-(-steps * per_step // per_line))]  # fmt: skip
         return For(s.var, s.extent, seq([*asked, s.body]), s.kind)
 
 
@@ -138,9 +135,10 @@ class _Hints(StmtMutator):
 
     def _tile(self, body: Stmt) -> Stmt | None:
         """The body of the row tiles with hints; None where they share no panel."""
-        first = self._first_access(body)
-        if first is None:
+        read = _first_read(body, self.panel.w)
+        if read is None or not isinstance(read.indices[-1], Ramp):
             return None
+        first = _beginning(body, read)
         depends = {v for e in first for v in free_vars(e)}
         inside = next((i for i, s in enumerate(reversed(self.loops)) if s.var in depends), len(self.loops))
         rows, panels = self.loops[len(self.loops) - inside :], self.loops[: len(self.loops) - inside]
@@ -154,16 +152,16 @@ class _Hints(StmtMutator):
         work = [(s.var, _known(s) or self.panel.tiles or USUAL_TILES) for s in rows]
         return _spread(body, self.panel, start, work, beyond=_known(rows[0]) is None)
 
-    def _first_access(self, tile: Stmt) -> tuple[Expr, ...] | None:
-        """Where the tiles begin to read the panel."""
-        read = next((x for x in loads(tile) if x.buffer is self.panel.w), None)
-        if read is None:
-            return None
-        kept = {s.var for s in self.loops}
-        inside = {v for i in read.indices for v in free_vars(i) if v not in kept and not is_size(v)}
-        start: dict[Var, Expr] = {v: Const(0, INDEX) for v in inside}
-        *lead, column = (substitute(i, start) for i in read.indices)
-        return (*lead, column.base) if isinstance(column, Ramp) else None
+
+def _first_read(s: Stmt, w: Buffer) -> Load | None:
+    return next((x for x in loads(s) if x.buffer is w), None)
+
+
+def _beginning(s: Stmt, read: Load) -> tuple[Expr, ...]:
+    """The element that `read`, in `s`, reads first of all."""
+    zero: dict[Var, Expr] = {x.var: Const(0, INDEX) for x in stmts(s) if isinstance(x, For)}
+    *lead, column = (substitute(i, zero) for i in read.indices)
+    return (*lead, column.base if isinstance(column, Ramp) else column)
 
 
 #: Loops around a piece of work, outermost first, each with its number of steps.
