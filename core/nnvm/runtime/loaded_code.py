@@ -71,7 +71,10 @@ def _jit() -> tuple[Any, str]:
         llvm.load_library_permanently("libm.so.6")  # scalar functions that no polynomial replaces
     number = next(_serial)
     if not _jit_instance or number % MAX_LINKS == 0:
-        _jit_instance[:] = [llvm.create_lljit_compiler(target_machine(Target.host()))]
+        # JITLink puts all sections of an object side by side. The older linker maps each where there is room: in a full
+        # address space more than the 2 GB apart that offsets in code reach, and ends the process.
+        together = sys.platform != "win32"
+        _jit_instance[:] = [llvm.create_lljit_compiler(target_machine(Target.host()), use_jit_link=together)]
     return _jit_instance[0], f"nnvm{number}"
 
 
