@@ -34,12 +34,20 @@ class CudaDouble:
     def __init__(self) -> None:
         self.events: list[str] = []
         self.fails = False
-        self.capturing: Graph | None = None
         self.users_capture = False
         self._local = threading.local()
         self._streams = 1
         self._pools = 0
         self.alive: weakref.WeakSet[Graph] = weakref.WeakSet()
+
+    @property
+    def capturing(self) -> Graph | None:
+        """What this thread captures: what other threads launch meanwhile goes to streams of their own."""
+        return getattr(self._local, "capturing", None)
+
+    @capturing.setter
+    def capturing(self, graph: Graph | None) -> None:
+        self._local.capturing = graph
 
     def CUDAGraph(self) -> Graph:
         made = Graph(self)

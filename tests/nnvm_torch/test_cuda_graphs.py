@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 import warnings
 from typing import Any
 
@@ -16,7 +17,7 @@ import nnvm_torch
 from nnvm.runtime import instances
 from nnvm_torch import cuda_graphs
 from nnvm_torch.tensors import TorchMemory
-from tests.nnvm_torch.cuda_double import CudaDouble, record_launches
+from tests.nnvm_torch.cuda_double import CudaDouble, Graph, record_launches
 
 pytestmark = pytest.mark.triton
 GPU = {"target": "cuda -arch=sm_90"}
@@ -165,9 +166,9 @@ def test_each_size_that_comes_again_has_its_graph(cuda: CudaDouble) -> None:
     with torch.no_grad():
         for n in (5, 7, 5, 7, 5, 9, 7):
             x = torch.randn(n, 12)
-            kept.append((fast(x), model(x)))
+            kept.append((fast(x), model(x), x))  # x: so that no address comes again
             captures.append(cuda.events.count("capture"))
-    for got, expected in kept:
+    for got, expected, _ in kept:
         close(got, expected)
     assert captures == [0, 0, 1, 2, 2, 2, 2]
     assert cuda.events.count("replay") == 4
@@ -296,7 +297,14 @@ def test_each_stream_has_its_own_graphs_and_pool(cuda: CudaDouble) -> None:
     assert len(set(cuda_graphs._pools.values())) == 2
 
 
-def test_several_threads(cuda: CudaDouble) -> None:
+def test_several_threads(cuda: CudaDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = Graph.capture_begin
+
+    def slowly(self: Graph, **how: Any) -> None:
+        begin(self, **how)
+        time.sleep(0.2)  # the others call meanwhile
+
+    monkeypatch.setattr(Graph, "capture_begin", slowly)
     model = Net().eval()
     fast = compiled(model)
     with torch.no_grad():
