@@ -17,11 +17,13 @@ from nnvm import dim as dims
 from nnvm.dim import Dim
 from nnvm.dtype import BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64, DType
 from nnvm.graph import TensorType
+from nnvm.runtime.memory import aligned
+from nnvm_torch.large_pages import large_memory
 
 __all__ = [
-    "HANDLE", "HANDLE_TYPE", "TORCH_DTYPES", "TorchMemory", "UnsupportedSize", "WithoutMemory", "constant_tensor",
-    "copy_elements", "dim_of", "dim_of_expr", "dtype_of", "extent", "is_foreign", "laid_out", "numpy_of", "on_device",
-    "shape_of", "span", "strides_of", "torch_dtype", "type_of",
+    "HANDLE", "HANDLE_TYPE", "TORCH_DTYPES", "PooledMemory", "TorchMemory", "UnsupportedSize", "WithoutMemory",
+    "constant_tensor", "copy_elements", "dim_of", "dim_of_expr", "dtype_of", "extent", "is_foreign", "laid_out",
+    "numpy_of", "on_device", "shape_of", "span", "strides_of", "torch_dtype", "type_of",
 ]  # fmt: skip
 
 TORCH_DTYPES: dict[torch.dtype, DType] = {
@@ -252,6 +254,9 @@ class TorchMemory:
         return self.maker(shape, dtype, strides)()
 
     def arena(self, nbytes: int) -> torch.Tensor:
+        large = large_memory(nbytes) if self.device.type == "cpu" else None
+        if large is not None:
+            return torch.frombuffer(large, dtype=torch.uint8)
         return torch.empty(nbytes, dtype=torch.uint8, device=self.device)
 
     def flags(self, count: int) -> Any:
@@ -286,3 +291,27 @@ class TorchMemory:
         if tensor is None or tensor.layout != torch.strided:
             return 0
         return tensor.data_ptr() or self.absent(tensor)
+
+
+class PooledMemory(TorchMemory):
+    """The CPU's memory, where new tensors lie one after the other on large pages, as far as `nbytes` go.
+
+    What one of them took is free again when all are gone."""
+
+    def __init__(self, nbytes: int) -> None:
+        super().__init__()
+        self._rest = large_memory(nbytes) or memoryview(b"")
+
+    def maker(self, shape: tuple[int, ...], dtype: DType,
+              strides: tuple[int, ...] | None) -> Callable[[], torch.Tensor]:  # fmt: skip
+        otherwise = super().maker(shape, dtype, strides)
+        return partial(self._cut, shape, dtype, otherwise) if strides is None else otherwise
+
+    def _cut(self, shape: tuple[int, ...], dtype: DType, otherwise: Callable[[], torch.Tensor]) -> torch.Tensor:
+        count = dims.numel(shape)
+        assert isinstance(count, int)
+        if not 0 < count * dtype.bytes <= len(self._rest):
+            return otherwise()
+        flat = torch.frombuffer(self._rest, dtype=_OF_DTYPE[dtype], count=count)
+        self._rest = self._rest[aligned(count * dtype.bytes) :]
+        return flat.view(shape)

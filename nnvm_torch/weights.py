@@ -20,9 +20,10 @@ from nnvm.graph import Graph, NodeEntry, topological
 from nnvm.graph.structural import structural_key
 from nnvm.runtime.executor import Executor
 from nnvm.runtime.fork_lock import fork_safe
+from nnvm.runtime.memory import aligned
 from nnvm.runtime.plan import Plan
 from nnvm_torch.mapped_weights import move_to_file
-from nnvm_torch.tensors import TorchMemory, span, torch_dtype
+from nnvm_torch.tensors import PooledMemory, TorchMemory, span, torch_dtype
 from nnvm_torch.watch import Counter, Probe, Same, never, version_of, watch, watch_identity
 
 __all__ = ["Prepared", "Weights", "WeightsOfAnotherKind", "drop_prepared", "look_again", "looks", "prepared_bytes",
@@ -270,7 +271,11 @@ class Weights:
             empty = torch.empty(0)
             made[i] = Prepared(empty, tuple(map(weakref.ref, sources)), tuple(map(Stamp.of, sources)), Probe(sources))
         inputs = [params[index[v.name]].detach().contiguous() for v in plan.graph.inputs]
-        outputs = Executor(part, self.memory, self.constants).run(inputs)
+        memory = self.memory
+        if memory.device.type == "cpu":
+            sizes = (plan.graph.outputs[i].type.nbytes for i in missing)
+            memory = PooledMemory(sum(aligned(n) for n in sizes if isinstance(n, int)))
+        outputs = Executor(part, memory, self.constants).run(inputs)
         for i, prepared in made.items():
             prepared.tensor = outputs[i]
             key, used = self.parts[i]
