@@ -298,10 +298,11 @@ def test_each_stream_has_its_own_graphs_and_pool(cuda: CudaDouble) -> None:
 
 
 def test_several_threads(cuda: CudaDouble, monkeypatch: pytest.MonkeyPatch) -> None:
-    begin = Graph.capture_begin
+    begin, began = Graph.capture_begin, threading.Event()
 
     def slowly(self: Graph, **how: Any) -> None:
         begin(self, **how)
+        began.set()
         time.sleep(0.2)  # the others call meanwhile
 
     monkeypatch.setattr(Graph, "capture_begin", slowly)
@@ -321,11 +322,14 @@ def test_several_threads(cuda: CudaDouble, monkeypatch: pytest.MonkeyPatch) -> N
             wrong.extend(1 for got, right in kept if not torch.allclose(got, right, rtol=2e-5, atol=2e-6))
 
     threads = [threading.Thread(target=call, args=(seed,)) for seed in range(3)]
-    for t in threads:
+    threads[0].start()
+    assert began.wait(60)
+    for t in threads[1:]:
         t.start()
     for t in threads:
         t.join()
     assert not wrong and cuda.events.count("replay") >= 9
+    assert len({len(g.steps) for g in cuda.alive}) == 1  # none holds launches of another thread
 
 
 def test_inputs_with_strides_and_inference_mode(cuda: CudaDouble) -> None:
