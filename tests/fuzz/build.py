@@ -38,12 +38,14 @@ class Builder:
     """Attributes:
     rng: all choices.
     envs: for each pair of sizes, the value of every name.
+    forms: what sizes that vary are written as, where it fits every call.
     grad: inputs of floats require gradients.
     """
 
     def __init__(self, rng: random.Random, seed: int, sizes: tuple[tuple[int, int], ...], grad: bool) -> None:
         self.rng, self.seed, self.sizes, self.grad = rng, seed, sizes, grad
         self.symbolic = len(set(sizes)) > 1
+        self.forms: tuple[str, ...] = ("N", "M")
         self.inputs: list[Input] = []
         self.statements: list[Statement] = []
         self.envs: list[dict[str, object]] = [{**namespace(), "N": n, "M": m} for n, m in sizes]
@@ -89,12 +91,12 @@ class Builder:
         for values in zip(*shapes):
             if len(set(values)) == 1:
                 out.append(values[0])
-            elif values == tuple(n for n, _ in self.sizes):
-                out.append("N")
-            elif values == tuple(m for _, m in self.sizes):
-                out.append("M")
             else:
-                raise Skip
+                fitting = (f for f in self.forms if values == tuple(eval(f, {"N": n, "M": m}) for n, m in self.sizes))
+                form = next(fitting, None)
+                if form is None:
+                    raise Skip
+                out.append(form)
         return tuple(out)
 
     def rank(self, name: str) -> int:
@@ -131,6 +133,14 @@ class Builder:
             kind = "argument"
         made = Input(self.new_name("w" if kind != "argument" else "x"), shape, dtype, values, layout, kind)
         return self.add_input(made)
+
+    def fresh_number(self, expression: str) -> str:
+        """A new Python number among the arguments, in terms of N and M."""
+        made = Input(self.new_name("k"), (), "number", expression)
+        for env in self.envs:
+            exec(made.code(), env)
+        self.inputs.append(made)
+        return made.name
 
     def add_input(self, made: Input) -> str:
         for env in self.envs:
@@ -173,7 +183,9 @@ class Builder:
         results = [env.pop("result") for env in self.envs]
         first = results[0]
         parts = first if isinstance(first, (tuple, list)) else (first,)
-        if not parts or not all(isinstance(t, torch.Tensor) and usable(t) for t in parts):
+        every = [t for r in results for t in (r if isinstance(r, (tuple, list)) else (r,))]
+        tensors = all(isinstance(t, torch.Tensor) for t in every)
+        if not parts or not tensors or not all(usable(t) for t in parts):
             for env, old in zip(self.envs, before):
                 env.clear()
                 env.update(old)

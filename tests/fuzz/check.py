@@ -86,7 +86,7 @@ class Loaded:
         members = {k: getattr(self.model, k) for k in self.members}
         if self.program.grad:
             for v in inputs.values():
-                if v.is_floating_point():
+                if isinstance(v, torch.Tensor) and v.is_floating_point():
                     v.requires_grad_()
             for v in members.values():
                 v.grad = None
@@ -99,7 +99,7 @@ class Loaded:
                     _backward(flat)
         except Exception as e:
             return Run([], everything, {}, e)
-        return Run(flat, everything, {k: v.grad for k, v in everything.items()})
+        return Run(flat, everything, {k: v.grad for k, v in everything.items() if isinstance(v, torch.Tensor)})
 
 
 def _backward(results: list[Any]) -> None:
@@ -115,7 +115,7 @@ def _widened(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     storages: dict[int, torch.Tensor] = {}
     out = {}
     for name, t in inputs.items():
-        if t.is_floating_point():
+        if isinstance(t, torch.Tensor) and t.is_floating_point():
             key = t.untyped_storage().data_ptr()
             if key not in storages or key == 0:
                 count = t.untyped_storage().nbytes() // t.element_size()
@@ -234,7 +234,7 @@ def check(program: Program, backend: Any = "nnvm") -> Fault | None:
                 break
     if backend != "nnvm" or want.error is not None:
         return None
-    return _compiler_fault(caught) or (None if program.dynamic else _conversion_fault())
+    return _compiler_fault(caught) or (_conversion_fault() if len(set(program.sizes)) == 1 else None)
 
 
 def _compiler_fault(caught: Any) -> Fault | None:
@@ -317,10 +317,11 @@ def _aliasing(got: Run, want: Run) -> Fault | None:
     """Which results and inputs share memory with which, and from where on."""
 
     def shared(run: Run) -> list[tuple[int, int, int]]:
-        tensors = [t for t in (*run.results, *run.inputs.values()) if isinstance(t, torch.Tensor)]
+        results = [t for t in run.results if isinstance(t, torch.Tensor)]
+        tensors = [*results, *(t for t in run.inputs.values() if isinstance(t, torch.Tensor))]
         keys = [t.untyped_storage()._cdata if t.numel() else -i - 1 for i, t in enumerate(tensors)]
         return [(i, j, tensors[i].storage_offset() - tensors[j].storage_offset())
-                for i in range(len(run.results)) for j in range(len(tensors))
+                for i in range(len(results)) for j in range(len(tensors))
                 if i != j and keys[i] == keys[j]]  # fmt: skip
 
     a, b = shared(got), shared(want)

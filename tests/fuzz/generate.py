@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import random
 import re
+from typing import Any
 
 import torch
 
-from tests.fuzz import algebra, edits, elementwise, functions, indexing, layers, shapes
+from tests.fuzz import algebra, changing, edits, elementwise, functions, indexing, layers, shapes
 from tests.fuzz.build import FLOATS, INTS, Builder, Edit, Skip, Template
 from tests.fuzz.program import Program, Statement, pruned
 
-__all__ = ["generate"]
+__all__ = ["generate", "generate_changing"]
 
-_TEMPLATES: list[Template] = []
-_WEIGHTS: list[float] = []
-for _family, _share in ((elementwise, 45), (shapes, 38), (layers, 38), (indexing, 20), (functions, 30), (algebra, 22),
-                        (edits, 26)):  # fmt: skip
-    _total = sum(weight for weight, _ in _family.TEMPLATES)
-    for _weight, _template in _family.TEMPLATES:
-        _TEMPLATES.append(_template)
-        _WEIGHTS.append(_share * _weight / _total)
+#: Families of statements, with how often one of each is drawn.
+_FAMILIES: tuple[tuple[Any, int], ...] = (
+    (elementwise, 45), (shapes, 38), (layers, 38), (indexing, 20), (functions, 30), (algebra, 22), (edits, 26),
+)  # fmt: skip
+_CHANGING_FAMILIES = (*((f, share // 6) for f, share in _FAMILIES), (changing, 140))
+
+#: What sizes that differ from call to call are written as.
+_FORMS = (
+    "N", "M", "(N - 1)", "(N + 1)", "(M - 1)", "(M + 1)", "(2 * N)", "(2 * M)", "(N // 2)", "(M // 2)", "(N + M)",
+    "(N * M)", "((N + 1) // 2)", "((M + 1) // 2)", "(N + 2)", "(M + 2)",
+)  # fmt: skip
 
 #: Part of models that end with a statement that eager refuses, if one comes up.
 KEEP_ERRORS = 0.04
@@ -32,12 +36,38 @@ def generate(seed: int) -> Program:
     symbolic = rng.random() < 0.2
     n, m = rng.sample((2, 3, 4, 5, 6, 7, 9, 12), 2)
     sizes = ((n, m), *([rng.sample((5, 8, 10, 13, 17), 2)] if symbolic else []))
+    b = Builder(rng, seed, tuple((a, b) for a, b in sizes), not symbolic and rng.random() < 0.25)
+    return _grown(b, _FAMILIES)
+
+
+def generate_changing(seed: int) -> Program:
+    """The model of that seed that is called with three sizes or more, and with Python numbers that change as well;
+    compiled with ``dynamic=True`` or so that Dynamo finds out what changes."""
+    rng = random.Random(seed)
+    b = Builder(rng, seed, changing.calls(rng), rng.random() < 0.25)
+    b.forms = _FORMS
+    return _grown(b, _CHANGING_FAMILIES).with_(dynamic=rng.random() < 0.6)
+
+
+def _grown(b: Builder, families: tuple[tuple[Any, int], ...]) -> Program:
     with torch.random.fork_rng(devices=[]):
-        return _generate(rng, seed, tuple((a, b) for a, b in sizes), not symbolic and rng.random() < 0.25)
+        return _generate(b, *_weighted(families))
 
 
-def _generate(rng: random.Random, seed: int, sizes: tuple[tuple[int, int], ...], grad: bool) -> Program:
-    b = Builder(rng, seed, sizes, grad)
+def _weighted(families: tuple[tuple[Any, int], ...]) -> tuple[list[Template], list[float]]:
+    """The families' templates, with how often each is drawn."""
+    templates: list[Template] = []
+    weights: list[float] = []
+    for family, share in families:
+        total = sum(weight for weight, _ in family.TEMPLATES)
+        for weight, template in family.TEMPLATES:
+            templates.append(template)
+            weights.append(share * weight / total)
+    return templates, weights
+
+
+def _generate(b: Builder, templates: list[Template], weights: list[float]) -> Program:
+    rng, grad = b.rng, b.grad
     b.main = rng.choices((*FLOATS, "int64", "int32"), (12, 2, 2, 2, 1, 1))[0]
     if grad:
         b.main = rng.choices(FLOATS, (10, 2, 1, 1))[0]
@@ -46,14 +76,13 @@ def _generate(rng: random.Random, seed: int, sizes: tuple[tuple[int, int], ...],
         b.fresh(shape, b.main if rng.random() < 0.75 else rng.choice((*FLOATS, *INTS, "bool")), kind="argument")
     wanted = rng.randint(4, 14)
     for _ in range(4 * wanted):
-        if len(b.statements) >= wanted or not _step(b):
+        if len(b.statements) >= wanted or not _step(b, b.rng.choices(templates, weights)[0]):
             break
     return _finish(b)
 
 
-def _step(b: Builder) -> bool:
+def _step(b: Builder, template: Template) -> bool:
     """One more statement, or a try of one; False where the model ends here, with a statement that raises."""
-    template = b.rng.choices(_TEMPLATES, _WEIGHTS)[0]
     before, names = len(b.inputs), [set(env) for env in b.envs]
     try:
         text = template(b)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -10,7 +11,7 @@ __all__ = ["NAME", "PRELUDE", "Input", "Program", "Size", "Statement", "namespac
 
 Size = int | str  # a number, or "N" or "M": a size that differs from call to call
 
-NAME = re.compile(r"\b[xvw]\d+\b")
+NAME = re.compile(r"\b[xvwk]\d+\b")
 
 #: How inputs get their values, and blocks of statements; part of every printed script.
 PRELUDE = '''\
@@ -61,13 +62,14 @@ def checkpoint(fn, *args):
 
 @dataclass(frozen=True)
 class Input:
-    """A tensor that the model takes.
+    """A tensor or a Python number that the model takes.
 
     Attributes:
         name: as in the source.
         shape: its sizes.
-        dtype: torch's name of it.
-        values: a call of one of the makers of `PRELUDE`, without its first three arguments: ``integers(low=0)``.
+        dtype: torch's name of it; ``number`` for a Python number.
+        values: a call of one of the makers of `PRELUDE`, without its first three arguments: ``integers(low=0)``; of a
+            number, what it is in a call: ``N - 5``.
         layout: how it lies in memory, a key of `_LAYOUTS`; ``view:x0[1:]`` for a view of another input.
         kind: ``argument``, ``parameter`` or ``buffer``.
     """
@@ -81,6 +83,8 @@ class Input:
 
     def code(self) -> str:
         """The line that makes it."""
+        if self.dtype == "number":
+            return f"{self.name} = {self.values}"
         if self.layout.startswith("view:"):
             return f"{self.name} = {self.layout[5:]}"
         base, look = _layout(self.layout, self.shape)
@@ -204,6 +208,8 @@ class Program:
 
 
 _SCRIPT = """\
+import math
+
 import torch
 import torch.nn.functional as F
 import torch.utils.checkpoint
@@ -217,15 +223,16 @@ torch.set_num_threads(1)
 def run(call, inputs, members):
     args = {{k: v for k, v in inputs.items() if k not in members}}
     if {grad}:
-        args = {{k: v.requires_grad_() if v.is_floating_point() else v for k, v in args.items()}}
+        is_float = {{k: getattr(v, "dtype", torch.bool).is_floating_point for k, v in args.items()}}
+        args = {{k: v.requires_grad_() if is_float[k] else v for k, v in args.items()}}
     out = call(**args)
     flat = torch.utils._pytree.tree_leaves(out)
     if {grad}:
-        floats = [t for t in flat if t.requires_grad]
+        floats = [t for t in flat if isinstance(t, torch.Tensor) and t.requires_grad]
         if floats:
             torch.autograd.backward(floats, [torch.ones_like(t) for t in floats])
-        flat += [v.grad for v in args.values() if v.grad is not None]
-    return flat + [v for v in inputs.values()]
+        flat += [v.grad for v in args.values() if getattr(v, "grad", None) is not None]
+    return [torch.as_tensor(t) for t in flat] + [v for v in inputs.values() if isinstance(v, torch.Tensor)]
 
 
 differ = False
@@ -254,13 +261,13 @@ def _prelude() -> dict[str, object]:
     import torch
     import torch.utils.checkpoint
 
-    names: dict[str, object] = {"torch": torch, "F": torch.nn.functional}
+    names: dict[str, object] = {"math": math, "torch": torch, "F": torch.nn.functional}
     exec(PRELUDE, names)
     return names
 
 
 def namespace() -> dict[str, object]:
-    """What the source of a program finds: torch, F and the makers of inputs."""
+    """What the source of a program finds: math, torch, F and the makers of inputs."""
     return dict(_prelude())
 
 

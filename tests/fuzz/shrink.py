@@ -33,7 +33,9 @@ def _smaller(p: Program) -> Iterator[Program]:
     """Simpler programs, the boldest cuts first."""
     if p.dynamic:
         yield p.with_(dynamic=False)
+    if len(p.sizes) > 1:
         yield _fixed(p)
+        yield from (p.with_(sizes=p.sizes[:i] + p.sizes[i + 1 :]) for i in range(len(p.sizes)))
     if p.grad:
         yield p.with_(grad=False)
     if p.packing != "tuple":
@@ -56,7 +58,7 @@ def _smaller(p: Program) -> Iterator[Program]:
 
 def _fixed(p: Program) -> Program:
     n, m = p.sizes[0]
-    plain = tuple(_with_shape(i, tuple({"N": n, "M": m}.get(s, s) for s in i.shape)) for i in p.inputs)  # type: ignore[call-overload]
+    plain = tuple(_with_shape(i, tuple(eval(str(s), {"N": n, "M": m}) for s in i.shape)) for i in p.inputs)
     return p.with_(inputs=plain, sizes=p.sizes[:1], dynamic=False)
 
 
@@ -100,6 +102,9 @@ def _simpler(p: Program, i: Input) -> Iterator[Program]:
         new = Input(**{**i.__dict__, **values})  # type: ignore[arg-type]
         return p.with_(inputs=tuple(new if j is i else j for j in p.inputs))
 
+    if i.dtype == "number":
+        yield from (changed(values=v) for v in ("2", "N", "-N", "N * 0.5") if len(v) < len(i.values))
+        return
     if i.layout != "contiguous":
         yield changed(layout="contiguous")
     if i.kind != "argument":

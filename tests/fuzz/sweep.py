@@ -54,10 +54,10 @@ def _forked(work: Callable[..., Any], *args: Any) -> tuple[Any, Connection]:
     return child, mine
 
 
-def _check_some(seeds: list[int], send: Callable[[Any], None]) -> None:
+def _check_some(make: Callable[[int], Program], seeds: list[int], send: Callable[[Any], None]) -> None:
     for seed in seeds:
         try:
-            fault, torchs_own = classified(generate(seed))
+            fault, torchs_own = classified(make(seed))
         except Exception:
             fault, torchs_own = Fault("fuzzer", traceback.format_exc(limit=-3)), False
         send((seed, fault, torchs_own))
@@ -94,6 +94,7 @@ class Sweep:
     """Checks models and prints what differs.
 
     Attributes:
+        make: the model of a seed.
         checked: models so far.
         faults: (seed, fault, smallest model found).
         torchs_own: kinds of the differences that aot_eager shows too, with their seeds.
@@ -101,6 +102,7 @@ class Sweep:
 
     out: TextIO = sys.stdout
     shrink_seconds: float = 90.0
+    make: Callable[[int], Program] = generate
     checked: int = 0
     faults: list[tuple[int, Fault, Program]] = field(default_factory=list)
     torchs_own: list[tuple[int, Fault]] = field(default_factory=list)
@@ -116,7 +118,7 @@ class Sweep:
 
     def _some(self, seeds: list[int]) -> int:
         """Checks seeds in one child; gives how many were dealt with, at least one."""
-        child, pipe = _forked(_check_some, seeds)
+        child, pipe = _forked(_check_some, self.make, seeds)
         done = 0
         for seed in seeds:
             try:
@@ -130,7 +132,7 @@ class Sweep:
                 raise RuntimeError(answer)
             done += 1
             if answer[1] is not None and answer[1].kind == "crash":  # eager's own integer division can end the process
-                answer = (*answer[:2], same_kind(answer[1], alone(generate(seed), backend="eager")))
+                answer = (*answer[:2], same_kind(answer[1], alone(self.make(seed), backend="eager")))
             self._note(*answer)
             if answer[1] is not None and answer[1].kind in ("timeout", "crash"):
                 break
@@ -148,7 +150,7 @@ class Sweep:
             self.torchs_own.append((seed, fault))
             self.say(f"seed {seed}: torch's own: {fault}")
             return
-        program = generate(seed)
+        program = self.make(seed)
         if any(same_kind(fault, f) and fault.kind in TELLING for _, f, _ in self.faults):
             self.faults.append((seed, fault, program))
             self.say(f"seed {seed}: as before: {fault}")

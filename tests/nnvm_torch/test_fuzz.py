@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 
 import nnvm_torch
-from tests.fuzz.check import check, differing
-from tests.fuzz.generate import generate
+from tests.fuzz.check import Loaded, check, differing
+from tests.fuzz.generate import generate, generate_changing
 from tests.fuzz.program import Input, Program, Statement
 from tests.fuzz.shrink import shrink
 
@@ -271,3 +271,29 @@ def test_random_models(first):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert "60 models, 0 faults" in done.stdout
+
+
+def test_models_that_are_called_with_sizes_and_numbers_that_change():
+    """Three calls or more each; eager runs them all; numbers of either sign come up, and differ between the calls."""
+    models = [generate_changing(seed) for seed in range(12)]
+    seen = []
+    for p in models:
+        loaded = Loaded(p)
+        loaded.start(p.sizes[0], p.seed, lambda m: m)
+        assert len(p.sizes) >= 3
+        assert all(loaded.call(sizes, p.seed).error is None for sizes in p.sizes)
+        seen += [[loaded.inputs(s, p.seed)[i.name] for s in p.sizes] for i in p.inputs if i.dtype == "number"]
+    assert any(len(set(values)) > 1 and min(values) < 0 <= max(values) for values in seen)
+
+
+def test_a_wrong_answer_for_a_number_of_another_call_is_found():
+    """What a backend that keeps the number of the first call gives."""
+
+    def backend(gm, inputs):
+        first = [i.node.hint if isinstance(i, torch.SymInt) else None for i in inputs]
+        return lambda *args: gm(*(a if f is None else f for a, f in zip(args, first)))
+
+    program = Program(3, (Input("k1", (), "number", "N - 6"), Input("x2", (5,))), (Statement("v3 = x2 * k1", ("v3",)),),
+                      ("v3",), ((4, 3), (9, 2), (7, 3)), dynamic=True)  # fmt: skip
+    assert check(program) is None
+    assert check(program, backend).kind == "value"
