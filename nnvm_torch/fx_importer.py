@@ -254,6 +254,8 @@ class _Importer:
         except Exception as e:
             if config.debug_level():
                 raise
+            if isinstance(e, TypeError) and any(isinstance(v, SymDim) for v in (*values, *options.values())):
+                raise Unsupported(f"a number that only the call knows: {e}") from e
             if not isinstance(e, TypeInferenceError):  # a form of the call that our op does not have
                 self.faults.append(f"{Fallback(str(node.target), repr(e), self.source_of(node))}")
             raise Unsupported(f"conversion failed: {e}") from e

@@ -118,11 +118,14 @@ def _written_with_remainder(name: str, equations: list[Any]) -> Dim | None:
     except UnsupportedSize:
         return None
 
-    def may_be(remainder: int) -> bool:
-        values = [dims.substitute(z, {name: dims.symbol(name) * period + remainder}) for z in zeros]
-        return not any(isinstance(v, int) and v != 0 for v in values)
+    def may_be_zero(d: Dim, remainder: int) -> bool:
+        try:
+            value = dims.substitute(d, {name: dims.symbol(name) * period + remainder})
+        except ZeroDivisionError:  # it divides by another remainder, which is 0 here, and so says nothing
+            return True
+        return not isinstance(value, int) or value == 0
 
-    left = [r for r in range(period) if may_be(r)]
+    left = [r for r in range(period) if all(may_be_zero(d, r) for d in zeros)]
     step = math.gcd(period, *(r - left[0] for r in left)) if left else 1
     return dims.symbol(name) // step * step + left[0] % step if step > 1 else None
 

@@ -104,6 +104,8 @@ def dim_of_expr(e: sympy.Expr) -> Dim:
         for p in parts[1:]:
             out = fold(out, p)
         return out
+    if kind == "Abs":
+        return dims.dim_abs(parts[0])
     raise UnsupportedSize(f"size {e} uses {kind}")
 
 

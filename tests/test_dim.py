@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnvm.dim import ceildiv, dim_max, dim_min, estimate, evaluate, likely_sizes, substitute, symbol, symbols
+from nnvm.dim import ceildiv, dim_abs, dim_max, dim_min, estimate, evaluate, likely_sizes, substitute, symbol, symbols
 
 S, T = symbol("s"), symbol("t")
 
@@ -66,3 +66,16 @@ def test_estimates_go_by_the_sizes_of_a_first_call() -> None:
         with likely_sizes([("t", 0)]):  # sizes of 0 divide nothing
             assert estimate(64 // T + S, 5) == 64 + 5
     assert estimate(S, 9) == 9
+
+
+def test_an_estimate_that_divides_by_zero_is_not_known() -> None:
+    assert estimate(T // (S % 3), 6) == 6 and estimate(T % (S - 8), 8) == 8
+    with likely_sizes([("s", 4), ("t", 10)]):
+        assert estimate(T // (S % 3), 6) == 10
+
+
+def test_absolute_values() -> None:
+    assert dim_abs(-3) == 3 and dim_abs(S) == dim_abs(-S) == S and dim_abs(-2 * S - T) == 2 * S + T
+    for d in (S - T, S // 2 - 3, (T - 5) // 3, 3 - S * T):
+        for s in range(8):
+            assert evaluate(dim_abs(d), {"s": s, "t": 4}) == abs(evaluate(d, {"s": s, "t": 4}))

@@ -18,9 +18,9 @@ from contextvars import ContextVar
 from functools import lru_cache
 from typing import Union, cast
 
-__all__ = ["Dim", "Shape", "SymDim", "as_dim", "as_partial_shape", "as_shape", "ceildiv", "dim_max", "dim_min",
-           "estimate", "evaluate", "is_static", "known_ranges", "likely_sizes", "numel", "range_of_size", "ranges_key",
-           "row_major", "substitute", "symbol", "symbols"]  # fmt: skip
+__all__ = ["Dim", "Shape", "SymDim", "as_dim", "as_partial_shape", "as_shape", "ceildiv", "dim_abs", "dim_max",
+           "dim_min", "estimate", "evaluate", "is_static", "known_ranges", "likely_sizes", "numel", "range_of_size",
+           "ranges_key", "row_major", "substitute", "symbol", "symbols"]  # fmt: skip
 
 Dim = Union[int, "SymDim"]
 Shape = tuple[Dim, ...]
@@ -163,11 +163,15 @@ def likely_sizes(sizes: Iterable[tuple[str, int]]) -> Iterator[None]:
 
 
 def estimate(d: Dim, otherwise: int) -> int:
-    """A likely value of `d`; sizes of which `likely_sizes` says nothing count as `otherwise`."""
+    """A likely value of `d`; sizes of which `likely_sizes` says nothing count as `otherwise`, as does a `d` that
+    divides by 0 then."""
     if isinstance(d, int):
         return d
     likely = _LIKELY.get() or {}
-    return evaluate(d, {name: likely.get(name, otherwise) for name in symbols(d)})
+    try:
+        return evaluate(d, {name: likely.get(name, otherwise) for name in symbols(d)})
+    except ZeroDivisionError:
+        return otherwise
 
 
 def is_static(shape: tuple[Dim, ...]) -> bool:
@@ -199,6 +203,17 @@ def dim_max(a: Dim, b: Dim) -> Dim:
 
 def dim_min(a: Dim, b: Dim) -> Dim:
     return _fold("min", a, b, min)
+
+
+def dim_abs(d: Dim) -> Dim:
+    """The absolute value. Sums of sizes have it in their signs."""
+    if isinstance(d, int):
+        return abs(d)
+    signs = {coef > 0 for term, coef in d.terms}
+    of_sizes = all(atom[0] == "sym" for term, _ in d.terms for atom in term)
+    if of_sizes and len(signs) == 1:
+        return d if True in signs else -d
+    return dim_max(d, -d)
 
 
 def symbols(d: Dim) -> set[str]:

@@ -14,7 +14,7 @@ class KernelIndexError(KernelError, IndexError):
 
 
 class KernelZeroDivisionError(KernelError, ZeroDivisionError):
-    """An integer was divided by zero."""
+    """An integer was divided by zero. Its message is that of PyTorch's RuntimeError."""
 
 
 def failure(message: str) -> KernelError:
@@ -23,4 +23,4 @@ def failure(message: str) -> KernelError:
     known = {"IndexError": KernelIndexError, "ZeroDivisionError": KernelZeroDivisionError}.get(kind.strip())
     if known is None:
         return KernelError(message)
-    return known(rest.strip() or ("integer division by zero" if kind == "ZeroDivisionError" else "index out of range"))
+    return known(rest.strip() or (kind if kind == "ZeroDivisionError" else "index out of range"))

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 
 from nnvm.dim import is_static, numel
+from nnvm.dtype import F64, I64
 from nnvm.graph import NodeEntry
-from nnvm_torch.convert.table import TABLE, Context, Scalar, Unsupported, Value, converts, overload
+from nnvm_torch.convert.table import TABLE, Context, Scalar, Unsupported, Value, converts, is_known, overload
 from nnvm_torch.tensors import numpy_of
 
 __all__: list[str] = []
@@ -80,12 +81,11 @@ def _iota(c: Context, length: Any, *, start: Scalar, step: Scalar, **_: Any) -> 
 
 
 def _range(c: Context, start: Scalar, step: Scalar) -> NodeEntry:
-    if not isinstance(step, (int, float)):
-        raise Unsupported("a range with a symbolic step")
-    if isinstance(start, (int, float)):
+    if is_known(start, step):
         return c.op("arange", start=start, step=step, length=c.shape[0], dtype=c.dtype)
-    counted = c.op("arange", start=0, step=step, length=c.shape[0], dtype=c.dtype)
-    return c.op("add", counted, c.value(start, c.dtype))
+    at = F64 if c.dtype.is_float else I64
+    count = c.cast(c.op("arange", start=0, step=1, length=c.shape[0], dtype=I64), at)
+    return c.cast(c.op("add", c.op("multiply", count, c.value(step, at)), c.value(start, at)), c.dtype)
 
 
 def _constant(name: str) -> Any:

@@ -7,12 +7,10 @@ from typing import Any
 
 from nnvm.dtype import DType
 from nnvm.graph import NodeEntry
-from nnvm_torch.convert.table import TABLE, Context, Scalar, Unsupported, Value, converts, holds, overload
+from nnvm_torch.convert.table import TABLE, Context, Operand, Scalar, Unsupported, Value, converts, holds, overload
 from nnvm_torch.tensors import constant_tensor
 
 __all__: list[str] = []
-
-Operand = NodeEntry | Scalar
 
 _UNARY_FLOAT = (
     "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "erfc", "exp", "exp2", "expm1", "lgamma",

@@ -15,15 +15,16 @@ import numpy as np
 import torch
 
 from nnvm.dim import Dim, Shape, SymDim
-from nnvm.dtype import I64, DType
+from nnvm.dtype import F16, I64, DType
 from nnvm.graph import NodeEntry, TensorType, apply, constant
-from nnvm_torch.tensors import dtype_of, numpy_of, torch_dtype
+from nnvm_torch.tensors import dim_of, dtype_of, numpy_of, torch_dtype
 
-__all__ = ["TABLE", "Context", "Converter", "NeedsMemory", "Scalar", "Unsupported", "Value", "converter_of", "converts",
-           "holds", "normal_axes", "normal_axis"]  # fmt: skip
+__all__ = ["TABLE", "Context", "Converter", "NeedsMemory", "Operand", "Scalar", "Unsupported", "Value", "converter_of",
+           "converts", "holds", "is_known", "normal_axes", "normal_axis"]  # fmt: skip
 
 Value = Union[NodeEntry, "tuple[NodeEntry | None, ...]"]
 Scalar = int | float | bool | SymDim
+Operand = NodeEntry | Scalar
 Converter = Callable[..., Value]
 
 TABLE: dict[Any, Converter] = {}
@@ -145,10 +146,18 @@ class Context:
     def stored(self, value: Scalar | NodeEntry, dtype: DType) -> NodeEntry:
         """A number that is written into a tensor of `dtype`, or a tensor cast to it. Unsupported where the type cannot
         hold the number: ATen says so (c10/util/TypeCast.h, `overflows`; a negative number that is whole wraps in an
-        unsigned type)."""
-        if isinstance(value, (int, float)) and not holds(dtype, value):
+        unsigned type). Of a number that only the call knows, a guard says whether it can."""
+        number = self._as_traced(value) if isinstance(value, SymDim) else value
+        if not isinstance(number, NodeEntry) and not holds(dtype, number):
             raise Unsupported(f"{value} in a tensor of {dtype}")
         return self.value(value, dtype)
+
+    def _as_traced(self, d: SymDim) -> Any:
+        """An expression among the arguments as torch has it; Unsupported where it is none of them."""
+        for a in torch.utils._pytree.tree_leaves((self.args, self.kwargs)):
+            if isinstance(a, torch.SymInt) and dim_of(a) == d:
+                return a
+        raise Unsupported(f"{d}, of which no guard can say whether a tensor holds it")
 
     def full(self, shape: Shape, value: Scalar, dtype: DType) -> NodeEntry:
         return self.op("full", shape=shape, dtype=dtype, value=value)
@@ -193,16 +202,32 @@ class Context:
         return d
 
 
-def holds(dtype: DType, value: int | float) -> bool:
-    """Does ATen take the number for a tensor of `dtype`?"""
+def is_known(*values: Any) -> bool:
+    """Are all of them numbers, none of which only the call knows?"""
+    return all(isinstance(v, (int, float)) for v in values)
+
+
+def holds(dtype: DType, value: int | float | torch.SymInt) -> bool:
+    """Does ATen take the number for a tensor of `dtype`? Of a `torch.SymInt` that may be either, the answer is a guard
+    on its range, not on its value."""
     if dtype.is_bool or value is True or value is False:
         return True
+    if isinstance(value, torch.SymInt):
+        return _holds_whole(dtype, value)
     if dtype.is_float:
         return not math.isfinite(value) or abs(value) <= torch.finfo(torch_dtype(dtype)).max
     if not math.isfinite(value):
         return False
     low = dtype.min if dtype.is_signed or isinstance(value, float) else -dtype.max
     return low <= value <= dtype.max
+
+
+def _holds_whole(dtype: DType, value: torch.SymInt) -> bool:
+    if dtype.bits == 64 or (dtype.is_float and dtype != F16):
+        return True  # floats of 8 bits of exponent are larger than any integer of 64
+    high = int(torch.finfo(torch.float16).max) if dtype.is_float else int(dtype.max)
+    low = int(dtype.min) if dtype.is_signed and not dtype.is_float else -high
+    return bool(value >= low) and bool(value <= high)
 
 
 def _array(value: int | float | bool, dtype: DType) -> np.ndarray:  # type: ignore[type-arg]

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch._dynamo.testing import CompileCounterWithBackend
 
+import nnvm_torch
+
 Fn = Callable[[torch.Tensor, int], torch.Tensor]
 
 #: By name, what is computed of a 9x11 matrix and a number from -7 to 7.
@@ -71,6 +73,78 @@ def test_numbers_of_either_sign(name: str) -> None:
         x = torch.randn(9, 11)
         torch.testing.assert_close(compiled(x, n), fn(x, n), msg=lambda m, n=n: f"{name} of {n}: {m}")
     assert counter.frame_count == 2 or name in BY_VALUE
+
+
+#: Operators with parameters that are floats, of a 9x11 matrix and a whole number.
+PARAMETERS: dict[str, Fn] = {
+    "elu": lambda x, n: F.elu(x, n),
+    "celu": lambda x, n: F.celu(x, n),
+    "leaky_relu": lambda x, n: F.leaky_relu(x, n),
+    "softplus": lambda x, n: F.softplus(x, n, abs(n) - 2),
+    "threshold": lambda x, n: F.threshold(x, n, -n),
+    "hardtanh": lambda x, n: F.hardtanh(x, -abs(n), abs(n)),
+    "hardshrink": lambda x, n: F.hardshrink(x, n),
+    "softshrink": lambda x, n: F.softshrink(x, abs(n)),
+    "clamp": lambda x, n: x.clamp(n - 5, n),
+    "power": lambda x, n: x.abs().add(1).pow(n),
+    "addcmul": lambda x, n: torch.addcmul(x, x, x, value=n),
+    "addcdiv": lambda x, n: torch.addcdiv(x, x.flip(0), x, value=n),
+    "add": lambda x, n: torch.add(x, x.flip(0), alpha=n),
+    "rsub": lambda x, n: torch.rsub(x, x.flip(1), alpha=n),
+    "full": lambda x, n: torch.full_like(x, n) + x,
+    "masked_fill": lambda x, n: x.masked_fill(x > 0, n),
+    "arange": lambda x, n: torch.arange(n, n + 100 * abs(n), abs(n), dtype=x.dtype) * x[0, 0],
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_a_whole_number_for_a_float_parameter(name: str, dtype: torch.dtype) -> None:
+    torch._dynamo.reset()
+    nnvm_torch.reset()
+    torch.manual_seed(1)
+    fn, counter = PARAMETERS[name], CompileCounterWithBackend("nnvm")
+    compiled = torch.compile(fn, backend=counter, dynamic=True)
+    for n in (3, 2, 5, -3, -7, 4):
+        x = (torch.randn(9, 11) * 3).to(dtype)
+        near = {"atol": 1e-2, "rtol": 4e-3} if dtype == torch.float16 else {}  # eager rounds more often
+        torch.testing.assert_close(compiled(x, n), fn(x, n), msg=lambda m, n=n: f"{name} of {n}: {m}", **near)
+    assert nnvm_torch.report().native_fraction == 1.0 and not nnvm_torch.report().fallbacks
+    assert counter.frame_count <= 2
+
+
+@pytest.mark.parametrize("name", ["elu", "leaky_relu", "softplus", "threshold", "hardtanh"])
+def test_a_gradient_with_a_whole_number_for_a_float_parameter(name: str) -> None:
+    torch._dynamo.reset()
+    nnvm_torch.reset()
+    torch.manual_seed(1)
+    fn = PARAMETERS[name]
+    compiled = torch.compile(fn, backend="nnvm", dynamic=True)
+    for n in (3, 2, 5):
+        x, y = (t.requires_grad_() for t in (torch.randn(5, 6) * 3).expand(2, 5, 6).clone())
+        compiled(x, n).sin().sum().backward()
+        fn(y, n).sin().sum().backward()
+        torch.testing.assert_close(x.grad, y.grad)
+    assert nnvm_torch.report().native_fraction == 1.0
+
+
+@pytest.mark.parametrize("dtype, large", [(torch.int8, 128), (torch.uint8, 256), (torch.int16, -(1 << 15) - 1),
+                                          (torch.float16, 65505), (torch.float16, -70000)])  # fmt: skip
+def test_a_number_that_a_tensor_does_not_hold(dtype: torch.dtype, large: int) -> None:
+    torch._dynamo.reset()
+
+    def fn(x: torch.Tensor, n: int) -> torch.Tensor:
+        return x.masked_fill(x > 2, n)
+
+    x, counter = torch.arange(6).to(dtype), CompileCounterWithBackend("nnvm")
+    compiled = torch.compile(fn, backend=counter, dynamic=True)
+    for n in (3, 100, 2, 5):
+        torch.testing.assert_close(compiled(x, n), fn(x, n))
+    assert counter.frame_count == 1
+    for call in (fn, compiled):
+        with pytest.raises(RuntimeError, match="without overflow"):
+            call(x, large)
+    torch.testing.assert_close(compiled(x, 7), fn(x, 7))
 
 
 def test_a_gradient_with_a_number_of_either_sign() -> None:

@@ -160,7 +160,8 @@ def test_sizes_that_are_halved_and_doubled_again_are_one_size() -> None:
     ([("2 * (s // 2)", "s")], "2 * (s // 2)"), ([("2 * (s // 2) + 1", "s")], "2 * (s // 2) + 1"),
     ([("2 * (s // 4)", "s // 2"), ("2 * (s // 2)", "s")], "4 * (s // 4)"), ([("s % 6", "2")], "6 * (s // 6) + 2"),
     ([("3 * (s // 3)", "s"), ("s % 4", "2")], "12 * (s // 12) + 6"), ([("2 * (s // 4)", "s // 2")], None),
-    ([("s // 2", "7")], None), ([("s", "16")], None),
+    ([("s // 2", "7")], None), ([("s", "16")], None), ([("floor(s, mod(s, 3))", "2")], None),
+    ([("s % 2", "1"), ("mod(s, mod(s, 3))", "0")], "2 * (s // 2) + 1"),
 ])  # fmt: skip
 def test_sizes_are_written_with_the_remainder_that_guards_leave(equations: Any, written: str | None) -> None:
     def parsed(text: str) -> Any:

@@ -169,6 +169,8 @@ def test_failures_by_name() -> None:
     assert isinstance(failure("IndexError: index out of range in self"), KernelIndexError)
     assert str(failure("IndexError: index out of range in self")) == "index out of range in self"
     assert isinstance(failure("ZeroDivisionError"), KernelZeroDivisionError)
+    assert isinstance(failure("ZeroDivisionError"), RuntimeError)
+    assert str(failure("ZeroDivisionError")) == "ZeroDivisionError"
     assert type(failure("anything else")) is KernelError
 
 
