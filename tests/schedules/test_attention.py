@@ -10,6 +10,7 @@ import pytest
 from nnvm.compiler.lower_group import lower_group, tensors_of
 from nnvm.dim import symbol
 from nnvm.schedules.attention_match import match_attention
+from nnvm.schedules.cpu.attention_blocks import choose_blocks, row_blocks
 from nnvm.target import Target
 from nnvm.te.expr import Fma, Load
 from nnvm.tir.stmt import Allocate
@@ -129,13 +130,38 @@ def test_packing_pays_for_rows_enough(rows: int, packed: set[str]) -> None:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("rows", [6, 24, 47, 128, 197, 210])
-def test_blocks_are_whole_tiles(rows: int, causal: bool) -> None:
-    """Only the last tile of all may overlap the one before it."""
-    func = lower_group(build((1, 1, rows, 16), (1, 1, rows, 16), causal=causal), HASWELL, "kernel")
-    sums = next(s.buffer for s in stmts(func.body) if isinstance(s, Allocate) and s.buffer.name == "sums")
-    (block,) = sums.shape
-    assert block == rows or block % 6 == 0
+@pytest.mark.parametrize("registers", [16, 32])
+def test_blocks_are_whole_tiles(registers: int, causal: bool) -> None:
+    """Every row is in a block, every block has the rows of a tile, and few rows are computed twice."""
+    for rows in (*range(1, 60), 128, 197, 210, 1500):
+        chosen = choose_blocks(rows, rows, 48, 512 // registers, registers, causal)
+        assert chosen.block % chosen.tile == 0 and (chosen.block <= 48 or chosen.block == chosen.tile)
+        assert 2 * chosen.tile + 3 <= registers
+        blocks = list(row_blocks(rows, chosen))
+        assert {r for first, count in blocks for r in range(first, first + count)} == set(range(rows))
+        assert all(chosen.tile <= count <= chosen.block for _, count in blocks)
+        computed = sum(-(-count // chosen.tile) * chosen.tile for _, count in blocks)
+        assert computed - rows < chosen.tile and (computed <= 1.15 * rows or rows < 24)
+
+
+@pytest.mark.parametrize(
+    ("target", "rows"),
+    [(Target.host(), r) for r in (*range(1, 26), 49, 197)] + [(HASWELL, r) for r in (2, 5, 7, 13, 50)],
+)
+def test_numbers_of_rows(target: Target, rows: int) -> None:
+    graph = build((1, 1, rows, 16), (1, 1, rows, 16), causal=rows % 2 == 0)
+    arrays = arrays_of(graph)
+    (out,) = groups.run(graph, arrays, compiled=True, target=target)
+    np.testing.assert_allclose(out, groups.reference(graph, arrays)[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 4, 5, 11, 12, 13, 47, 49, 100])
+def test_numbers_of_rows_that_the_call_knows(rows: int) -> None:
+    s = symbol("s")
+    graph = build((1, 2, s, 16), (1, 2, s, 16), causal=True)
+    arrays = [rand(1, 2, rows, 16) for _ in range(3)]
+    (out,) = groups.run(graph, arrays, compiled=True, symbols={"s": rows})
+    np.testing.assert_allclose(out, groups.reference(graph, arrays)[0], rtol=1e-4, atol=1e-5)
 
 
 def test_rows_of_large_and_small_logits() -> None:

@@ -18,8 +18,8 @@ from nnvm.dtype import dtype as as_dtype
 __all__ = [
     "ARITHMETIC", "BITWISE", "COMPARISONS", "INDEX", "LOGICAL", "MACHINE", "MATH", "REDUCERS", "THREADS", "Binary",
     "Bitcast", "Broadcast", "Buffer", "Cast", "Check", "Const", "Expr", "ExprLike", "Fma", "Load", "Ramp", "Reduce",
-    "Select", "Unary", "Var", "VectorReduce", "binary", "cast", "check", "const", "dim_expr", "fma", "is_size",
-    "load", "maximum", "minimum", "select", "size_var", "unary",
+    "Select", "Shuffle", "Unary", "Var", "VectorReduce", "binary", "cast", "check", "const", "dim_expr", "fma",
+    "is_size", "load", "maximum", "minimum", "select", "size_var", "unary",
 ]  # fmt: skip
 
 #: Type of loop variables and of everything an address is computed from.
@@ -290,6 +290,20 @@ class Broadcast(Expr):
 
     def __post_init__(self) -> None:
         self.dtype = self.a.dtype
+
+
+@dataclass(eq=False, slots=True)
+class Shuffle(Expr):
+    """Lanes of two vectors of one type: `order` numbers those of `a` from 0 on, then those of `b`."""
+
+    a: Expr
+    b: Expr
+    order: tuple[int, ...]
+    dtype: DType = field(init=False)
+    lanes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.dtype, self.lanes = self.a.dtype, len(self.order)
 
 
 @dataclass(eq=False, slots=True)

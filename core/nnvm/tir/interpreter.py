@@ -34,6 +34,7 @@ from nnvm.te.expr import (
     Ramp,
     Reduce,
     Select,
+    Shuffle,
     Unary,
     Var,
     VectorReduce,
@@ -257,6 +258,9 @@ class _Interpreter:
     def broadcast(self, e: Broadcast) -> Value:
         return np.full(e.lanes, self.expr(e.a), numeric.value_type(e.dtype))
 
+    def shuffle(self, e: Shuffle) -> Value:
+        return np.concatenate([self.expr(e.a), self.expr(e.b)])[list(e.order)]
+
     def vector_reduce(self, e: VectorReduce) -> Value:
         return numeric.reduce_lanes(e.op, self.expr(e.a), e.dtype)
 
@@ -298,5 +302,6 @@ _EXPRESSIONS: dict[type, _Method] = {
     Const: _Interpreter.constant, Var: _Interpreter.variable, Unary: _Interpreter.unary, Binary: _Interpreter.binary,
     Fma: _Interpreter.fma, Cast: _Interpreter.cast, Bitcast: _Interpreter.bitcast, Select: _Interpreter.select,
     Load: _Interpreter.load, Ramp: _Interpreter.ramp, Broadcast: _Interpreter.broadcast,
+    Shuffle: _Interpreter.shuffle,
     Reduce: _Interpreter.reduction, VectorReduce: _Interpreter.vector_reduce, Check: _Interpreter.check,
 }  # fmt: skip

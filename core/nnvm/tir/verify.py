@@ -34,6 +34,7 @@ from nnvm.te.expr import (
     Ramp,
     Reduce,
     Select,
+    Shuffle,
     Unary,
     Var,
     VectorReduce,
@@ -123,6 +124,13 @@ def _broadcast(e: Broadcast) -> str | None:
     return f"broadcast of {_type(e.a)} to {e.lanes} lanes" if e.a.lanes != 1 or e.lanes < 2 else None
 
 
+def _shuffle(e: Shuffle) -> str | None:
+    if e.a.dtype != e.b.dtype or e.a.lanes != e.b.lanes or e.a.lanes < 2 or e.lanes < 2:
+        return f"shuffle of {_type(e.a)} and {_type(e.b)} to {e.lanes} lanes"
+    wrong = next((i for i in e.order if not 0 <= i < 2 * e.a.lanes), None)
+    return None if wrong is None else f"shuffle of {_type(e.a)} and {_type(e.b)}: no lane {wrong}"
+
+
 def _vector_reduce(e: VectorReduce) -> str | None:
     if e.op not in _LANE_REDUCERS:
         return f"unknown reducer {e.op}"
@@ -166,6 +174,7 @@ _RULES: dict[type, Callable[[Any], str | None]] = {
     Ramp: _ramp,
     Broadcast: _broadcast,
     Reduce: _reduce,
+    Shuffle: _shuffle,
     VectorReduce: _vector_reduce,
     Check: _check,
     Const: _const,

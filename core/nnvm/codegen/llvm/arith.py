@@ -14,7 +14,7 @@ from nnvm.dtype import BOOL, F32, I16, DType
 from nnvm.target import Target
 from nnvm.te.expr import COMPARISONS
 
-__all__ = ["CALLS", "binary", "fma", "reduce_lanes", "unary"]
+__all__ = ["CALLS", "binary", "fma", "reduce_lanes", "shuffle", "unary"]
 
 _INTRINSIC = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "roundeven", "abs": "fabs"}
 #: C names of what is left to the math library, without the `f` of the float versions.
@@ -338,6 +338,13 @@ def fma(b: Builder, target: Target, x: str, y: str, z: str, t: DType, lanes: int
     x, y, z = (b.convert("fpext", type_, v, double) for v in (x, y, z))
     total = b.binary("fadd", double, b.binary("fmul", double, x, y), z)
     return b.convert("fptrunc", double, total, type_)
+
+
+def shuffle(b: Builder, x: str, y: str, t: DType, lanes: int, order: tuple[int, ...]) -> str:
+    """The lanes of `x` and `y` (of `lanes` each) that `order` names."""
+    type_ = mask_type(lanes) if t.is_bool else register_type(t, lanes)
+    chosen = lanes_literal("i32", order)
+    return b.pure(f"shufflevector {type_} {x}, {type_} {y}, <{len(order)} x i32> {chosen}", (x, y))
 
 
 def reduce_lanes(b: Builder, target: Target, op: str, a: str, t: DType, lanes: int) -> str:

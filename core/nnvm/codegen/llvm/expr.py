@@ -27,6 +27,7 @@ from nnvm.te.expr import (
     Load,
     Ramp,
     Select,
+    Shuffle,
     Unary,
     Var,
     VectorReduce,
@@ -123,6 +124,9 @@ class ExprEmitter(MemoryEmitter):
         from_, to = register_type(e.a.dtype, e.lanes), register_type(e.dtype, e.lanes)
         value = self.value(e.a)
         return value if from_ == to else self.b.convert("bitcast", from_, value, to)
+
+    def _shuffle(self, e: Shuffle) -> str:
+        return arith.shuffle(self.b, self.value(e.a), self.value(e.b), e.dtype, e.a.lanes, e.order)
 
     def _vector_reduce(self, e: VectorReduce) -> str:
         return arith.reduce_lanes(self.b, self.target, e.op, self.value(e.a), e.dtype, e.a.lanes)
@@ -298,6 +302,7 @@ _EMIT: dict[type, Callable[[Any, Any], str]] = {
     Fma: ExprEmitter._fma,
     Cast: ExprEmitter._cast,
     Bitcast: ExprEmitter._bitcast,
+    Shuffle: ExprEmitter._shuffle,
     VectorReduce: ExprEmitter._vector_reduce,
     Select: ExprEmitter._select,
     Load: ExprEmitter.load,

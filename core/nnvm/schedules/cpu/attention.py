@@ -15,12 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from nnvm.dim import Dim, ceildiv, numel
+from nnvm.dim import Dim, ceildiv, estimate, numel
 from nnvm.schedules.access import At, Held, Inliner, Source, parts, rewrite
 from nnvm.schedules.attention_match import Attention
 from nnvm.schedules.axes import Axis, Write
 from nnvm.schedules.cpu.along import along
+from nnvm.schedules.cpu.attention_blocks import choose_blocks
 from nnvm.schedules.cpu.attention_pack import pack_columns, pack_keys
+from nnvm.schedules.cpu.contraction_tile import most_rows
 from nnvm.schedules.cpu.loops import loop, parallel_loops
 from nnvm.schedules.cpu.matmul_tile import Tile, matmul_tile
 from nnvm.schedules.emit import Emitter, Lanes, lane_mask
@@ -37,6 +39,9 @@ __all__ = ["attention"]
 
 #: Query rows of a block; under a causal mask, where each block computes more scores than its rows need.
 BLOCK_ROWS, CAUSAL_BLOCK_ROWS = 48, 24
+#: Rows of a tile where only the call knows how many there are, rows of a tile for less than that, and the keys that
+#: rows are then thought to have.
+UNKNOWN_ROWS, FEW_ROWS, UNKNOWN_KEYS = 12, 4, 128
 #: Query rows from which on the keys are packed, and the values.
 PACK_FROM, PACK_VALUES_FROM = 8, 24
 
@@ -59,13 +64,10 @@ class _Builder:
         self.lanes = Lanes.of(target.lanes(self.dtype.bits))
         space.bind(self.lanes.lane, affine(0), affine(self.lanes.count - 1))
         self.width = 2 * self.lanes.count  # columns of a register tile
-        self.tile_rows = 6 if target.vector_registers <= 16 else 12
-        if isinstance(self.rows, int):
-            self.tile_rows = max(1, min(self.tile_rows, self.rows))
         self.packed = not isinstance(self.rows, int) or self.rows >= PACK_FROM
         self.values_packed = self.packed and (not isinstance(self.rows, int) or self.rows >= PACK_VALUES_FROM)
         self.leading = ceildiv(self.keys, self.width) * self.width  # elements between two rows of S
-        self.block = self._block_rows()
+        self.tile_rows, self.block = self._row_sizes()
         heads = [Axis(Var(f"b{n}"), x.extent).bind(space) for n, x in enumerate(a.scores.axes[:-2])]
         self.loops, env, self.kind = parallel_loops([h for h in heads if h.extent != 1], self._work(), space)
         self.lead = [env.get(h.var, atom_affine(h.var) if h.extent != 1 else affine(0)) for h in heads]
@@ -80,24 +82,34 @@ class _Builder:
     def _work(self) -> Dim:
         return numel(self.a.scores.shape) * (self.depth + self.columns)
 
-    def _block_rows(self) -> int:
-        """Rows of a block: S within half of the second cache, blocks of about equal size, of whole tiles."""
-        most, tile = CAUSAL_BLOCK_ROWS if self.a.causal else BLOCK_ROWS, self.tile_rows
+    def _row_sizes(self) -> tuple[int, int]:
+        """Rows of a tile, and of a block: S within half of the second cache."""
+        most = CAUSAL_BLOCK_ROWS if self.a.causal else BLOCK_ROWS
         if isinstance(self.keys, int):
             most = min(most, self.target.l2_bytes // 2 // max(self.keys * self.dtype.bytes, 1))
-        most = max(tile, most // tile * tile)
+        registers = self.target.vector_registers
         if not isinstance(self.rows, int):
-            return most
-        rows = max(self.rows, 1)
-        even = -(-rows // -(-rows // most))
-        return min(-(-even // tile) * tile, rows)
+            tile = min(UNKNOWN_ROWS, most_rows(2, registers))
+            return tile, max(tile, most // tile * tile)
+        keys = estimate(self.keys, UNKNOWN_KEYS)
+        chosen = choose_blocks(self.rows, keys, most, self.lanes.count, registers, self.a.causal)
+        return chosen.tile, chosen.block
 
     def build(self) -> Stmt:
         blocks = Axis(Var("ib"), ceildiv(self.rows, self.block)).bind(self.space)
-        first = atom_affine(blocks.var) * self.block if blocks.extent != 1 else affine(0)
-        whole = self.rows % self.block == 0
-        count = affine(self.block) if whole else self.space.minimum(affine(self.block), affine(self.rows) - first)
-        body = loop(blocks, self._block(first, count))
+        start = atom_affine(blocks.var) * self.block if blocks.extent != 1 else affine(0)
+        rest = self.rows % self.block
+        short = not isinstance(rest, int) or 0 < rest < self.tile_rows
+        first = Var("first")
+        if short:  # the last block has the rows of a tile, if there are so many
+            self.space.bind(first, affine(0), self.space.maximum(affine(0), affine(self.rows) - self.tile_rows))
+            start, moved = atom_affine(first), self.space.minimum(start, affine(self.rows) - self.tile_rows)
+        left = affine(self.rows) - start
+        count = affine(self.block) if rest == 0 else self.space.minimum(affine(self.block), left)
+        body = self._block(start, count)
+        if short:
+            body = Let(first, Emitter().index(self.space.maximum(affine(0), moved)), body)
+        body = loop(blocks, body)
         for source in (self.scores, self.sums, self.inverse):
             body = Allocate(source.buffer, body)
         if self.values_packed:
@@ -112,7 +124,7 @@ class _Builder:
         def key(row: Affine, step: Affine) -> Expr:
             return self._factor(self.a.scores, self.a.k, affine(0), row, step)
 
-        return pack_keys(self.panels, self.keys, self.depth, self.width, key, self.space, self.target)
+        return pack_keys(self.panels, self.keys, self.depth, self.width, key, self.space, self.target, self.lanes)
 
     def _pack_values(self) -> Stmt:
         def value(row: Affine, column: Affine) -> Expr:
@@ -136,20 +148,19 @@ class _Builder:
         return seq([scores, self._softmax(first, count, keys), self._weighted(first, count, keys)])
 
     def _row_tiles(self, count: Affine, tile: Callable[[int, Affine], Stmt]) -> Stmt:
-        """`tile(rows, start)` over `count` rows; the last tile overlaps the one before it. Fewer rows than a tile go
-        one by one."""
-        size = self.tile_rows
-        t, start = Axis(Var("t"), ceildiv(self.block, size)).bind(self.space), Var("start")
-        self.space.bind(start, affine(0), affine(self.block - size))
-        at = self.space.minimum(atom_affine(t.var) * size, count - size)
-        emitter = Emitter()
-        tiles = For(t.var, emitter.index(self.space.ceildiv(count, size)),
-                    Let(start, emitter.index(at), tile(size, atom_affine(start))))  # fmt: skip
-        if isinstance(self.rows, int) and (self.rows % self.block or self.block) >= size:
-            return tiles
-        r = Axis(Var("r1"), self.block).bind(self.space)
-        one = For(r.var, emitter.index(count), tile(1, atom_affine(r.var)))
-        return If(binary("ge", emitter.index(count), size), tiles, one)
+        """`tile(rows, start)` over `count` rows; the last tile overlaps the one before it. Fewer rows than a tile, as
+        only the call knows them to be, go in smaller ones."""
+        out: Stmt | None = None
+        for size in (1, FEW_ROWS, self.tile_rows) if not isinstance(self.rows, int) else (self.tile_rows,):
+            t, start = Axis(Var("t"), ceildiv(self.block, size)).bind(self.space), Var("start")
+            self.space.bind(start, affine(0), affine(self.block - size))
+            at = self.space.minimum(atom_affine(t.var) * size, count - size)
+            emitter = Emitter()
+            tiles = For(t.var, emitter.index(self.space.ceildiv(count, size)),
+                        Let(start, emitter.index(at), tile(size, atom_affine(start))))  # fmt: skip
+            out = tiles if out is None else If(binary("ge", emitter.index(count), size), tiles, out)
+        assert out is not None
+        return out
 
     def _scores(self, first: Affine, count: Affine, keys: Affine) -> Stmt:
         """S = q kᵀ, panel by panel of keys."""

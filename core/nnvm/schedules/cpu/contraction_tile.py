@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from nnvm.dim import Dim
 from nnvm.te.tensor import IterVar
 
-__all__ = ["Blocks", "RegisterTile", "step_cycles", "tile_rows"]
+__all__ = ["Blocks", "RegisterTile", "most_rows", "step_cycles", "tile_rows"]
 
 
 def step_cycles(rows: int, vectors: int) -> float:
@@ -16,10 +16,15 @@ def step_cycles(rows: int, vectors: int) -> float:
     return max(rows * vectors / 2, (rows + vectors) / 2, 4.0)
 
 
+def most_rows(vectors: int, registers: int) -> int:
+    """Rows of a register tile at most: beside the sums, a step of `w` and an element of `x` are in registers."""
+    return max(1, (registers - vectors - 1) // vectors)
+
+
 def tile_rows(extent: Dim, vectors: int, registers: int, overhead: float = 0.0) -> tuple[int, float]:
     """Rows of a register tile, and the cycles per row that all the row tiles take on average; `overhead` is added to
     each step of each."""
-    most = max(1, (registers - vectors - 1) // vectors)
+    most = most_rows(vectors, registers)
     if not isinstance(extent, int):
         return most, step_cycles(most, vectors) / most
     if extent == 0:

@@ -22,6 +22,7 @@ from nnvm.te.expr import (
     Load,
     Ramp,
     Select,
+    Shuffle,
     Unary,
     Var,
     VectorReduce,
@@ -145,7 +146,7 @@ class _Lanes:
             return e
         if all(c.lanes == 1 for c in new):
             return rebuild(e, new)
-        if isinstance(e, (VectorReduce, Ramp, Broadcast)):
+        if isinstance(e, (VectorReduce, Shuffle, Ramp, Broadcast)):
             raise ValueError(f"a vector inside the vectorized loop {self.var.name}")
         if isinstance(e, Select):  # a condition that is the same for all lanes stays a branch
             return Select(new[0], self._wide(new[1]), self._wide(new[2]))
