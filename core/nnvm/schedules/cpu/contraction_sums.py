@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -112,11 +113,18 @@ class Sums:
                     stage.unroll(a)
 
     def _unroll_reduction(self, loops: list[IterVar], tile: RegisterTile) -> list[IterVar]:
-        """The reduce loops, the innermost one written out as far as the instruction cache likes."""
+        """The reduce loops, the innermost one written out as far as the instruction cache likes; another one where rows
+        read the same in its steps."""
         m, last = self.m, loops[-1]
         most = max(1, self.target.unrolled_work // (tile.rows * tile.vectors))
         if isinstance(last.extent, int) and last.extent <= 8:
             most = last.extent
+        if self._in_common(last, most, tile):
+            apart = [a for a in loops[:-1] if isinstance(a.extent, int) and 1 < a.extent <= 8]
+            apart = [a for a in apart if not self._in_common(a, 8, tile)]
+            if apart:
+                m.unroll(apart[-1])
+            return [*(a for a in loops if a not in apart[-1:]), *apart[-1:]]
         if isinstance(last.extent, int) and last.extent <= most:
             m.unroll(last)
             return loops
@@ -129,3 +137,16 @@ class Sums:
         outer, inner = m.split(last, factor)
         m.unroll(inner)
         return [*loops[:-1], outer, inner]
+
+    def _in_common(self, k: IterVar, steps: int, tile: RegisterTile) -> bool:
+        """Whether in so many steps along `k`, written out, a row of a tile reads of `x` what another has read: windows
+        of pixels side by side overlap. It would be kept for the later row, for which registers may not be left:
+        sums would go to memory and back instead."""
+        left = self.target.vector_registers - tile.vectors * (tile.rows + 1)
+        if tile.row is None or tile.rows - 1 <= left:
+            return False
+        across, along = self.c.x.step(self.tensor_axis[tile.row].var), self.c.x.step(k.var)
+        if not isinstance(across, int) or not isinstance(along, int) or across == 0 or along == 0:
+            return False
+        shared = math.gcd(across, along)
+        return abs(along) // shared < tile.rows and abs(across) // shared < steps
