@@ -177,6 +177,37 @@ def test_rows_of_large_and_small_logits() -> None:
     assert (np.abs(out - exact) <= bound * np.abs(v).max()).all()
 
 
+@pytest.mark.parametrize("mask", [None, "bool", "float32"])
+@pytest.mark.parametrize("rows", [3, 30])
+def test_rows_with_nan(rows: int, mask: str | None) -> None:
+    """A NaN makes its row NaN, and no other; infinities do as in the reference."""
+    graph = build((1, 1, rows, 8), (1, 1, 37, 8), mask)
+    arrays = arrays_of(graph)
+    q, k, _ = arrays[:3]
+    q[0, 0, 0, 3], q[0, 0, 1], k[0, 0, 5, 0] = np.nan, np.inf, 1e30
+    if mask == "float32":
+        arrays[3][0, 0, 2] = -np.inf  # a row that may attend to nothing
+        arrays[3][0, 0, 2, 4] = np.nan
+    (out,) = groups.run(graph, arrays, compiled=True)
+    expected = groups.reference(graph, arrays)[0]
+    assert np.isnan(expected[0, 0, :2]).all()
+    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [None, 1.0, -0.7, 0.11, 1e-3, 300.0])
+def test_scales(scale: float | None) -> None:
+    """Keys may be multiplied by the scale as they are packed: no less accurate than scaled scores in float32."""
+    graph = build((1, 2, 50, 32), (1, 2, 45, 32), scale=scale)
+    arrays = arrays_of(graph)
+    (out,) = groups.run(graph, arrays, compiled=True)
+    exact = groups.reference(graph, [x.astype(np.float64) for x in arrays])[0]
+    q, k, v = arrays
+    scores = (q @ k.swapaxes(-1, -2)) * np.float32(32**-0.5 if scale is None else scale)
+    exps = np.exp(scores - scores.max(-1, keepdims=True))
+    plain = exps @ v / exps.sum(-1, keepdims=True)
+    assert np.abs(out - exact).max() <= 2 * np.abs(plain - exact).max()
+
+
 def test_causal_rows_read_no_score_behind_them() -> None:
     """Keys of rows that are later change nothing, whatever is there."""
     graph = build((1, 1, 100, 16), (1, 1, 100, 16), causal=True)

@@ -29,12 +29,14 @@ from nnvm.te.expr import INDEX, Buffer, Expr, Reduce, Var
 from nnvm.te.tensor import IterVar, Tensor, topological
 from nnvm.tir.affine import Affine, Space, affine, atom_affine
 
-__all__ = ["DEVIATIONS", "Pass", "Reduction", "RowProgram", "collapse_kept", "row_program"]
+__all__ = ["DEVIATIONS", "LARGEST", "Pass", "Reduction", "RowProgram", "collapse_kept", "row_program"]
 
 #: Expense from which a value is kept in a row buffer rather than computed again in another pass.
 KEEP_FROM = 8
 #: An op of reductions that schedules make out of two others; no op of te's.
 DEVIATIONS = "deviations"
+#: `max` of what are numbers, one instruction where `max` takes four: where NaN is met elsewhere; no op of te's either.
+LARGEST = "largest"
 
 
 @dataclass(eq=False)

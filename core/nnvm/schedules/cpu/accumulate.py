@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from nnvm.dtype import I64
 from nnvm.schedules.access import At, Source
 from nnvm.schedules.emit import Emitter, broadcast
-from nnvm.schedules.row_program import Reduction
-from nnvm.te.expr import INDEX, Binary, Buffer, Const, Expr, Load, Ramp, Select, Unary, Var, VectorReduce
+from nnvm.schedules.row_program import LARGEST, Reduction
+from nnvm.te.expr import INDEX, Binary, Buffer, Const, Expr, Load, Ramp, Select, Shuffle, Unary, Var, VectorReduce
 from nnvm.te.tensor import children
 from nnvm.tir.affine import Affine
 from nnvm.tir.lower_reduce import combine, neutral
@@ -48,6 +48,11 @@ class Accumulator:
         body = Allocate(self.values, body)
         return body if self.indices is None else Allocate(self.indices, body)
 
+    @property
+    def _neutral(self) -> Expr:
+        """What every lane starts from."""
+        return broadcast(neutral("max" if self.op == LARGEST else self.op, self.dtype), self.lanes)
+
     def _ramp(self, slot: int) -> Expr:
         return Ramp(Const(slot * self.lanes, INDEX), 1, self.lanes)
 
@@ -70,7 +75,7 @@ class Accumulator:
         """Sets every lane to the neutral value."""
         out: list[Stmt] = []
         for slot in range(self.slots):
-            out.append(Store(self.values, (self._ramp(slot),), broadcast(neutral(self.op, self.dtype), self.lanes)))
+            out.append(Store(self.values, (self._ramp(slot),), self._neutral))
             if self.indices is not None:
                 out.append(Store(self.indices, (self._ramp(slot),), broadcast(Const(0, I64), self.lanes)))
         return seq(out)
@@ -83,8 +88,9 @@ class Accumulator:
             assert index is not None
             return self._update_arg(where, value, emitter.vector(index), emitter.mask)
         if emitter.mask is not None:
-            value = Select(emitter.mask, value, broadcast(neutral(self.op, self.dtype), self.lanes))
-        return Store(self.values, where, combine(self.op, Load(self.values, where), value))
+            value = Select(emitter.mask, value, self._neutral)
+        old = Load(self.values, where)
+        return Store(self.values, where, _larger(old, value) if self.op == LARGEST else combine(self.op, old, value))
 
     def _update_arg(self, where: tuple[Expr, ...], value: Expr, index: Expr, mask: Expr | None) -> Stmt:
         assert self.indices is not None
@@ -105,6 +111,8 @@ class Accumulator:
         if self.indices is not None:
             return self._finish_arg(then, result)
         both = _tree(self.op, [self.load(s) for s in range(self.slots)])
+        if self.op == LARGEST:
+            return _let_largest(result, both, then)
         return Let(result, VectorReduce(self.op, both) if self.lanes > 1 else both, then)
 
     def _finish_arg(self, then: Stmt, result: Var) -> Stmt:
@@ -150,7 +158,29 @@ def _better(op: str, best: Expr, new: Expr) -> Expr:
     return Binary("or", better, nan)
 
 
+def _larger(number: Expr, value: Expr) -> Expr:
+    """The larger one, `number` where `value` is NaN: what x86's maxps is."""
+    return Select(Binary("gt", value, number), value, number)
+
+
+def _let_largest(result: Var, numbers: Expr, then: Stmt) -> Stmt:
+    """`then` with `result` bound to the largest lane of `numbers`."""
+    lets: list[tuple[Var, Expr]] = []
+    while numbers.lanes > 2 and numbers.lanes % 2 == 0:
+        whole = Var(f"{result.name}_{numbers.lanes}", numbers.dtype, numbers.lanes)
+        lets.append((whole, numbers))
+        half = numbers.lanes // 2
+        low, high = (Shuffle(whole, whole, tuple(range(start, start + half))) for start in (0, half))
+        numbers = _larger(low, high)
+    out: Stmt = Let(result, VectorReduce("max", numbers) if numbers.lanes > 1 else numbers, then)
+    for var, value in reversed(lets):
+        out = Let(var, value, out)
+    return out
+
+
 def _pair(op: str, a: Expr, b: Expr) -> Expr:
+    if op == LARGEST:
+        return _larger(a, b)
     operator = {"sum": "add", "prod": "mul", "any": "or", "all": "and"}.get(op, op)
     return Binary(operator, a, b)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from nnvm.dim import Dim, ceildiv, estimate, numel
-from nnvm.schedules.access import At, Held, Inliner, Source, parts, rewrite
+from nnvm.schedules.access import At, Held, Inliner, Source, children, parts, rewrite
 from nnvm.schedules.attention_match import Attention
 from nnvm.schedules.axes import Axis, Write
 from nnvm.schedules.cpu.along import along
@@ -26,7 +26,7 @@ from nnvm.schedules.cpu.contraction_tile import most_rows
 from nnvm.schedules.cpu.loops import loop, parallel_loops
 from nnvm.schedules.cpu.matmul_tile import Tile, matmul_tile
 from nnvm.schedules.emit import Emitter, Lanes, lane_mask
-from nnvm.schedules.row_program import Pass, Reduction, RowProgram
+from nnvm.schedules.row_program import LARGEST, Pass, Reduction, RowProgram
 from nnvm.target import Target
 from nnvm.te.expr import INDEX, Binary, Buffer, Const, Expr, Reduce, Unary, Var, binary
 from nnvm.te.tensor import Tensor
@@ -42,6 +42,8 @@ BLOCK_ROWS, CAUSAL_BLOCK_ROWS = 48, 24
 #: Rows of a tile where only the call knows how many there are, rows of a tile for less than that, and the keys that
 #: rows are then thought to have.
 UNKNOWN_ROWS, FEW_ROWS, UNKNOWN_KEYS = 12, 4, 128
+#: Keys are multiplied by the scores' factor where it is no larger than this and no smaller than its inverse.
+FOLDED_SCALE = 256.0
 #: Query rows from which on the keys are packed, and the values.
 PACK_FROM, PACK_VALUES_FROM = 8, 24
 
@@ -49,6 +51,12 @@ PACK_FROM, PACK_VALUES_FROM = 8, 24
 def attention(a: Attention, sources: Mapping[Tensor, Source], space: Space, target: Target) -> Stmt:
     """The loop nest of the whole group."""
     return _Builder(a, sources, space, target).build()
+
+
+def _factor_of_score(e: Expr) -> float:
+    """What `e` multiplies a score by; 1 where it does something else with it."""
+    both = (e.a, e.b) if isinstance(e, Binary) and e.op == "mul" else ()
+    return next((float(x.value) for x in both if isinstance(x, Const)), 1.0)
 
 
 class _Builder:
@@ -72,6 +80,7 @@ class _Builder:
         self.loops, env, self.kind = parallel_loops([h for h in heads if h.extent != 1], self._work(), space)
         self.lead = [env.get(h.var, atom_affine(h.var) if h.extent != 1 else affine(0)) for h in heads]
         self.scores = self._scratch("s", self.block * self.leading, (self.leading, 1))
+        self.scale = self._folded_scale()
         self.sums, self.inverse = (self._scratch(n, self.block, (1,)) for n in ("sums", "inverse"))
         self.panels = self._scratch("kt", self.leading * self.depth, (1,)).buffer
         self.values = self._scratch("vp", self.keys * (-(-self.columns // self.width) * self.width), (1,)).buffer
@@ -122,7 +131,8 @@ class _Builder:
 
     def _pack_keys(self) -> Stmt:
         def key(row: Affine, step: Affine) -> Expr:
-            return self._factor(self.a.scores, self.a.k, affine(0), row, step)
+            value = self._factor(self.a.scores, self.a.k, affine(0), row, step)
+            return value if self.scale == 1 else Binary("mul", value, Const(self.scale, self.dtype))
 
         return pack_keys(self.panels, self.keys, self.depth, self.width, key, self.space, self.target, self.lanes)
 
@@ -222,7 +232,8 @@ class _Builder:
         assert isinstance(a.top.body, Reduce)
         logits = inliner.expr(a.top.body.source, self._row_env(a.top, at))
         exps = self._cheaper(inliner.element(a.exps, at))
-        passes = [Pass([Reduction(a.top, "max", logits)]),
+        logits, exps = (rewrite(self.space, e, {}, self._unscaled) for e in (logits, exps))
+        passes = [Pass([Reduction(a.top, LARGEST, logits)]),  # NaN reaches the sum of the exponentials
                   Pass([Reduction(a.total, "sum", exps)], [Write(s, s.address([row, key]), exps)])]  # fmt: skip
         total = Held(a.total, ())
         inverse = Binary("div", Const(1.0, total.dtype), total)
@@ -230,6 +241,32 @@ class _Builder:
         program = RowProgram([], [j], passes, results, [], [])
         limit = None if keys == affine(self.keys) else keys
         return For(i.var, Emitter().index(count), along(program, self.space, self.target, False, limit))
+
+    def _folded_scale(self) -> float:
+        """The factor of all scores, where keys are multiplied by it as they are packed."""
+        a = self.a
+        if not self.packed or self.dtype not in FORMATS:
+            return 1.0
+        at = [atom_affine(x.var) for x in a.exps.axes]
+        inliner = Inliner(self.space, self.inputs, frozenset((a.scores, a.top)))
+        assert isinstance(a.top.body, Reduce)
+        roots = (inliner.expr(a.top.body.source, self._row_env(a.top, at)), inliner.element(a.exps, at))
+        found: set[float] = set()
+        for e in parts(*roots):
+            if any(map(self._is_score, children(e))):
+                found.add(_factor_of_score(e))
+        (scale,) = found if len(found) == 1 else (1.0,)
+        return scale if 1 / FOLDED_SCALE <= abs(scale) <= FOLDED_SCALE else 1.0
+
+    def _is_score(self, e: Expr) -> bool:
+        held = isinstance(e, Held) and e.tensor is self.a.scores
+        return held or (isinstance(e, At) and e.source.buffer is self.scores.buffer)
+
+    def _unscaled(self, e: Expr, new: tuple[Expr, ...]) -> Expr | None:
+        """A score by the factor that its key has been multiplied by."""
+        if self.scale == 1 or not any(map(self._is_score, children(e))):
+            return None
+        return next(x for x in new if self._is_score(x))
 
     def _cheaper(self, exps: Expr) -> Expr:
         """Exponentials of what is at most 0: a logit less the row's maximum."""
