@@ -213,7 +213,11 @@ for _n, _s in (("equal", "eq"), ("not_equal", "ne"), ("less", "lt"), ("less_equa
 
 
 def _logical(name: str) -> Any:
-    return lambda c, x, y: c.op(name, c.truth(x), c.truth(y))
+    def convert(c: Context, x: Operand, y: Operand) -> Value:
+        t = c.result_type(c.args[0], c.args[1])  # a number among tensors may become 0 in their type
+        return c.op(name, c.truth(c.value(x, t)), c.truth(c.value(y, t)))
+
+    return convert
 
 
 for _n in ("logical_and", "logical_or", "logical_xor"):

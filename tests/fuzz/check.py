@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,7 +93,7 @@ class Loaded:
                 v.grad = None
         everything = {**inputs, **members}
         try:
-            with mode or torch.enable_grad():
+            with mode or torch.enable_grad(), _numbers_as(torch.float64 if self.wide else torch.float32):
                 out = self.callable(**inputs)
                 flat = pytree.tree_leaves(out)
                 if self.program.grad:
@@ -100,6 +101,17 @@ class Loaded:
         except Exception as e:
             return Run([], everything, {}, e)
         return Run(flat, everything, {k: v.grad for k, v in everything.items() if isinstance(v, torch.Tensor)})
+
+
+@contextmanager
+def _numbers_as(dtype: torch.dtype) -> Iterator[None]:
+    """Inside, integers and Python floats make tensors of `dtype`."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def _backward(results: list[Any]) -> None:

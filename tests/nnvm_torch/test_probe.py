@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from torch._dynamo.exc import TorchRuntimeError
+from torch._dynamo.testing import CompileCounterWithBackend
 
 import nnvm_torch
 
@@ -64,6 +67,53 @@ def test_odd_numbers(case):
     with pytest.raises(eager.type) as ours:
         torch.compile(fn, backend="nnvm")(X[dtype])
     assert ours.type is TorchRuntimeError or str(ours.value) == str(eager.value)
+
+
+#: Calls with a number that changes: the type of the tensor, numbers that ATen takes, and one that it refuses.
+CHANGING = [
+    (torch.int64, lambda x, n: x**n, (3, 2, 64, 5), -2),
+    (torch.uint8, lambda x, n: x**n, (3, 2, 255), 256),
+    (torch.int8, lambda x, n: torch.add(x, x, alpha=n), (3, -5, -128, 127), 128),
+    (torch.int8, lambda x, n: torch.sub(x, x, alpha=n), (3, -5), -129),
+    (torch.int16, lambda x, n: torch.rsub(x, x, alpha=n), (300, 5), 70000),
+    (torch.uint8, lambda x, n: torch.addcmul(x, x, x, value=n), (3, 200), 1 << 40),
+    (torch.float16, lambda x, n: torch.add(x, x, alpha=n), (3, -2, 100), 70000),
+    (torch.float16, lambda x, n: x.masked_fill(x > 2, n), (3, -2), -70000),
+    (torch.int32, lambda x, n: torch.index_fill(x, 0, torch.tensor([1]), n), (3, -2), 1 << 40),
+    (torch.int32, lambda x, n: torch.full_like(x, n), (3, 1 << 30), 1 << 31),
+    (torch.int8, lambda x, n: x // n, (3, -2, 5), 0),
+]
+
+
+@pytest.mark.parametrize("case", range(len(CHANGING)))
+def test_a_number_that_changes_is_refused_where_eager_refuses_it(case):
+    dtype, fn, taken, refused = CHANGING[case]
+    torch._dynamo.reset()
+    x = torch.tensor([1, 2, 5, 3]).to(dtype)
+    compiled = torch.compile(fn, backend="nnvm", dynamic=True)
+    for _ in range(2):
+        for n in taken:
+            assert torch.equal(compiled(x, n), fn(x, n)), n
+        with pytest.raises((RuntimeError, TypeError)) as eager:
+            fn(x, refused)
+        with pytest.raises(eager.type, match=re.escape(str(eager.value))):
+            compiled(x, refused)
+
+
+def test_a_number_that_changes_is_compiled_once():
+    """Where ATen takes all of them no guard says otherwise; else one on their range."""
+
+    def fn(x, n):
+        return x + n, x * n, x == n, x.clamp(max=n), x & n, torch.add(x, x, alpha=n), torch.where(x > 1, x, n)
+
+    torch._dynamo.reset()
+    nnvm_torch.reset()
+    x, counter = torch.tensor([1, 2, 5, 3], dtype=torch.int32), CompileCounterWithBackend("nnvm")
+    compiled = torch.compile(fn, backend=counter, dynamic=True)
+    for n in (3, 2, 70000, 1 << 30):
+        for got, want in zip(compiled(x, n), fn(x, n), strict=True):
+            assert got.dtype == want.dtype and torch.equal(got, want)
+    assert counter.frame_count == 1 and nnvm_torch.report().native_fraction == 1
 
 
 @pytest.mark.filterwarnings("error")

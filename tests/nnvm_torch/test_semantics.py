@@ -89,6 +89,19 @@ def test_integer_division_by_zero_raises(op, dtype):
     same(op, x, torch.tensor([2, 1, 3], dtype=dtype))
 
 
+def test_a_number_is_true_in_the_type_of_the_tensors():
+    def fn(x, y):
+        return torch.logical_and(x, y), torch.logical_or(x, y), torch.logical_xor(x, y)
+
+    for x, y, true in ((torch.tensor([1, 0], dtype=torch.int8), torch.tensor(1 << 40), False),
+                       (torch.tensor([1.0, 0]), torch.tensor(1e-300, dtype=torch.float64), False),
+                       (torch.tensor([1.0, 0]).half(), torch.tensor(1e-20), False),
+                       (torch.tensor([1, 0]), torch.tensor(0.5), True),
+                       (torch.tensor([True, False]), torch.tensor(2), True)):  # fmt: skip
+        both, either, one = same(fn, x, y)
+        assert both.tolist() == [true, False] and either.tolist() == [True, true] and one.tolist() == [not true, true]
+
+
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.int8])
 def test_the_least_integer(dtype):
     low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max
