@@ -22,14 +22,18 @@ class Accumulator:
 
     argmax and argmin keep the value and the index of each lane. A lane that has seen nothing holds the least value
     and index 0, which is also the answer where every element is the least value.
+
+    `exact`, for the totals of float sums: a second vector collects what each addition to a total rounds away (Knuth's
+    TwoSum), so that the error does not grow with how many partial sums there are.
     """
 
-    def __init__(self, reduction: Reduction, slots: int, lanes: int, name: str) -> None:
+    def __init__(self, reduction: Reduction, slots: int, lanes: int, name: str, exact: bool = False) -> None:
         self.reduction = reduction
         self.op, self.dtype = reduction.op, reduction.source.dtype
         self.tensor, self.slots, self.lanes, self.name = reduction.tensor, slots, lanes, name
         self.values = Buffer(name, (slots * lanes,), self.dtype, None, "local")
         self.indices = Buffer(f"{name}_at", (slots * lanes,), I64, None, "local") if self.is_arg else None
+        self.lost = Buffer(f"{name}_lost", (slots * lanes,), self.dtype, None, "local") if exact else None
 
     @property
     def is_arg(self) -> bool:
@@ -45,8 +49,9 @@ class Accumulator:
         return Source(self.values if self.indices is None else self.indices, (1,))
 
     def allocate(self, body: Stmt) -> Stmt:
-        body = Allocate(self.values, body)
-        return body if self.indices is None else Allocate(self.indices, body)
+        for buffer in (self.values, self.indices, self.lost):
+            body = body if buffer is None else Allocate(buffer, body)
+        return body
 
     @property
     def _neutral(self) -> Expr:
@@ -57,11 +62,16 @@ class Accumulator:
         return Ramp(Const(slot * self.lanes, INDEX), 1, self.lanes)
 
     def load(self, slot: int) -> Expr:
-        return Load(self.values, (self._ramp(slot),))
+        value = Load(self.values, (self._ramp(slot),))
+        if self.lost is None:
+            return value
+        lost = Load(self.lost, (self._ramp(slot),))
+        known = Unary("not", Unary("isnan", lost))  # it is NaN once the total is infinite
+        return Select(known, _pair(self.op, value, lost), value)
 
-    def like(self, slots: int, name: str) -> Accumulator:
+    def like(self, slots: int, name: str, exact: bool = False) -> Accumulator:
         """Accumulators for the same reduction."""
-        return Accumulator(self.reduction, slots, self.lanes, name)
+        return Accumulator(self.reduction, slots, self.lanes, name, exact)
 
     def take(self, other: Accumulator) -> Stmt:
         """Adds the partial results of `other`, slot by slot or all to the only one."""
@@ -69,7 +79,19 @@ class Accumulator:
             items = [other.load(s) for s in range(other.slots)]
         else:
             items = [_tree(self.op, [other.load(s) for s in range(other.slots)])]
-        return seq([Store(self.values, (self._ramp(s),), _pair(self.op, self.load(s), e)) for s, e in enumerate(items)])
+        return seq([self._add(s, e) for s, e in enumerate(items)])
+
+    def _add(self, slot: int, value: Expr) -> Stmt:
+        where = (self._ramp(slot),)
+        old = Load(self.values, where)
+        total = _pair(self.op, old, value)
+        if self.lost is None:
+            return Store(self.values, where, total)
+        taken = Binary("sub", total, old)
+        rounded = Binary("add", Binary("sub", old, Binary("sub", total, taken)), Binary("sub", value, taken))
+        # what is lost first: it is computed from the old total
+        lost = Store(self.lost, where, Binary("add", Load(self.lost, where), rounded))
+        return seq([lost, Store(self.values, where, total)])
 
     def start(self) -> Stmt:
         """Sets every lane to the neutral value."""
@@ -78,6 +100,8 @@ class Accumulator:
             out.append(Store(self.values, (self._ramp(slot),), self._neutral))
             if self.indices is not None:
                 out.append(Store(self.indices, (self._ramp(slot),), broadcast(Const(0, I64), self.lanes)))
+            if self.lost is not None:
+                out.append(Store(self.lost, (self._ramp(slot),), broadcast(Const(0.0, self.dtype), self.lanes)))
         return seq(out)
 
     def update(self, at: Affine, emitter: Emitter, source: Expr, index: Expr | None) -> Stmt:
@@ -106,13 +130,15 @@ class Accumulator:
         taken = Select(better, index, Load(self.indices, where))
         return seq([Store(self.indices, where, taken), Store(self.values, where, Select(better, value, best))])
 
-    def finish(self, then: Stmt, result: Var) -> Stmt:
-        """`then` with `result` bound to all lanes of all slots combined."""
+    def finish(self, then: Stmt, result: Var, total: Accumulator | None = None) -> Stmt:
+        """`then` with `result` bound to all lanes of all slots combined, and those of `total`."""
         if self.indices is not None:
             return self._finish_arg(then, result)
         both = _tree(self.op, [self.load(s) for s in range(self.slots)])
         if self.op == LARGEST:
             return _let_largest(result, both, then)
+        if total is not None:
+            both = _pair(self.op, both, _tree(self.op, [total.load(s) for s in range(total.slots)]))
         return Let(result, VectorReduce(self.op, both) if self.lanes > 1 else both, then)
 
     def _finish_arg(self, then: Stmt, result: Var) -> Stmt:

@@ -22,8 +22,11 @@ from nnvm.tir.stmt import Allocate, For, If, Stmt, seq
 
 __all__ = ["across"]
 
-#: Rows that one accumulator sums up before it is added to the total.
-CHUNK = 64
+#: Rows that one accumulator sums up before it is added to a subtotal, and subtotals that are added up before they go
+#: to the total, which is exact (`Accumulator`). Half as many rows where they may be few: errors of few chunks add up.
+CHUNK, SUBTOTALS = 32, 16
+#: Rows up to which there is one chunk, and from which chunks are whole.
+ONE_CHUNK, WHOLE_CHUNKS = 16, 64
 #: Extent of an axis that only the call knows, where none is likely, and neighbours in a tile along it.
 UNKNOWN_EXTENT, UNKNOWN_TILE = 64, 8
 #: Row loops up to this many iterations are written out.
@@ -228,12 +231,19 @@ class _Block:
         p = p.rewrite(self.space, env, {})
         total = numel(tuple(a.extent for a in loops))
         sums = [a for a in accumulators if a.is_float_sum]
-        if not sums or (isinstance(total, int) and total <= 2 * CHUNK):
+        if not sums or (isinstance(total, int) and total <= ONE_CHUNK):
             return seq([*starts, _rows(loops, self._step(p, accumulators, {}))])
-        totals = {a: a.like(self.slots, f"{a.name}_total") for a in sums}
+        totals = {a: self._totals(a, total) for a in sums}
         body = self._chunked(loops, p, accumulators, totals)
-        ends = [seq([a.start(), a.take(t)]) for a, t in totals.items()]
-        return allocate_all(list(totals.values()), seq([*starts, *(t.start() for t in totals.values()), body, *ends]))
+        ends = [seq([a.start(), a.take(t[-1])]) for a, t in totals.items()]
+        every = [t for ts in totals.values() for t in ts]
+        return allocate_all(every, seq([*starts, *(t.start() for t in every), body, *ends]))
+
+    def _totals(self, a: Accumulator, rows: Dim) -> list[Accumulator]:
+        """What chunks of `a` are added to: subtotals, and where there may be many of them an exact total."""
+        subtotal = a.like(self.slots, f"{a.name}_subtotal")
+        few = isinstance(rows, int) and rows <= CHUNK * SUBTOTALS
+        return [subtotal] if few else [subtotal, a.like(self.slots, f"{a.name}_total", exact=True)]
 
     def _clipped(self, row: list[Axis], bounds: dict[Var, Bounds], p: Pass, accumulators: list[Accumulator]) -> Stmt:
         """The row loops over the taps inside the data."""
@@ -260,31 +270,42 @@ class _Block:
         )
 
     def _chunked(
-        self, loops: list[Axis], p: Pass, accumulators: list[Accumulator], totals: dict[Accumulator, Accumulator]
+        self, loops: list[Axis], p: Pass, accumulators: list[Accumulator], totals: dict[Accumulator, list[Accumulator]]
     ) -> Stmt:
-        """The row loops; float sums are added to their totals every CHUNK rows or less."""
+        """The row loops; float sums are added to their subtotals every CHUNK rows or less."""
+        rows = numel(tuple(a.extent for a in loops))
+        most = CHUNK if isinstance(rows, int) and rows >= WHOLE_CHUNKS else CHUNK // 2
+        depth, count = len(loops) - 1, 1
+        while depth > 0 and isinstance(e := loops[depth].extent, int) and count * e <= most:
+            depth, count = depth - 1, count * e
+        cut, inside, size = loops[depth], loops[depth + 1 :], most // count
 
         def flushed(body: Stmt) -> Stmt:
-            return seq([*(a.start() for a in totals), body, *(t.take(a) for a, t in totals.items())])
+            return seq([*(a.start() for a in totals), body, *(t[0].take(a) for a, t in totals.items())])
 
-        inner = loops[-1]
-        if isinstance(inner.extent, int) and inner.extent <= CHUNK:
-            depth, count = len(loops) - 1, inner.extent
-            while depth > 0 and isinstance(e := loops[depth - 1].extent, int) and count * e <= CHUNK:
-                depth, count = depth - 1, count * e
-            return _nested(loops[:depth], flushed(_nested(loops[depth:], self._step(p, accumulators, {}))))
+        def chunk(axis: Axis, at: Affine) -> Stmt:
+            step = self._step(p, accumulators, {cut.var: at + (atom_affine(axis.var) if axis.extent != 1 else 0)})
+            return flushed(_nested([axis, *inside], step))
+
         out: list[Stmt] = []
-        c, r = Axis(Var(f"{inner.var.name}_c"), inner.extent // CHUNK), Axis(Var(inner.var.name), CHUNK)
-        rest = Axis(Var(inner.var.name), inner.extent % CHUNK)
+        c, r = Axis(Var(f"{cut.var.name}_c"), cut.extent // size), Axis(Var(cut.var.name), size)
+        rest = Axis(Var(cut.var.name), cut.extent % size)
         for a in (c, r, rest):
             a.bind(self.space)
         if c.extent != 0:
-            at = atom_affine(r.var) + (atom_affine(c.var) * CHUNK if c.extent != 1 else 0)
-            out.append(loop(c, flushed(loop(r, self._step(p, accumulators, {inner.var: at})))))
+            body = chunk(r, atom_affine(c.var) * size if c.extent != 1 else affine(0))
+            if not isinstance(c.extent, int) or c.extent > SUBTOTALS:
+                last = binary("eq", binary("floormod", c.var, SUBTOTALS), SUBTOTALS - 1)
+                body = seq([body, If(last, _flush_subtotals(totals))])
+            out.append(loop(c, body))
         if rest.extent != 0:
-            at = (atom_affine(rest.var) if rest.extent != 1 else affine(0)) + inner.extent // CHUNK * CHUNK
-            out.append(flushed(loop(rest, self._step(p, accumulators, {inner.var: at}))))
-        return _nested(loops[:-1], seq(out))
+            out.append(chunk(rest, affine(cut.extent // size * size)))
+        return _nested(loops[:depth], seq([*out, _flush_subtotals(totals)]))
+
+
+def _flush_subtotals(totals: dict[Accumulator, list[Accumulator]]) -> Stmt:
+    """Subtotals to the exact totals, where there are any."""
+    return seq([seq([t[1].take(t[0]), t[0].start()]) for t in totals.values() if len(t) > 1])
 
 
 def _rows(axes: list[Axis], body: Stmt) -> Stmt:

@@ -119,15 +119,15 @@ class _Along:
         last = then(results)
         totals = {a: self._total(a) for a in sums} if chunked else {}
         for a in reversed(self.accumulators):
-            last = totals.get(a, a).finish(last, results[a.tensor])
-        starts = [totals.get(a, a).start() for a in self.accumulators]
+            last = a.finish(last, results[a.tensor], totals.get(a))
+        starts = [a.start() for a in (*self.accumulators, *totals.values())]
         out = allocate_all(self.accumulators, seq([*starts, body, last]))
         return allocate_all(list(totals.values()), out)
 
     def _total(self, a: Accumulator) -> Accumulator:
         found = self._totals.get(a)
         if found is None:
-            found = self._totals[a] = a.like(1, f"{a.name}_total")
+            found = self._totals[a] = a.like(1, f"{a.name}_total", exact=True)
         return found
 
     def _inner(self, axis: Axis, start: Affine) -> Stmt:
@@ -155,10 +155,11 @@ class _Along:
         return body
 
     def _chunked(self, sums: list[Accumulator]) -> Stmt:
-        """The loops with the accumulators of float sums flushed into totals every CHUNK elements or less."""
+        """The loops with the accumulators of float sums flushed into totals every CHUNK elements or less; what they
+        hold at the end is not."""
 
         def flushed(body: Stmt) -> Stmt:
-            return seq([*(a.start() for a in sums), body, *(self._total(a).take(a) for a in sums)])
+            return seq([body, *(seq([self._total(a).take(a), a.start()]) for a in sums)])
 
         extent = self.inner.extent
         if not isinstance(extent, int) or extent > CHUNK:
@@ -169,7 +170,8 @@ class _Along:
                 first = atom_affine(c.var) * CHUNK if c.extent != 1 else affine(0)
                 out.append(loop(c, flushed(self._inner(Axis(Var(self.inner.var.name), CHUNK), first))))
             if rest.extent != 0:
-                out.append(flushed(self._inner(rest, affine(c.extent * CHUNK))))
+                tail = self._inner(rest, affine(c.extent * CHUNK))
+                out.append(flushed(tail) if self.outer else tail)
             return self._nest(self.outer, seq(out))
         depth, count = len(self.outer), extent
         while depth > 0 and isinstance(e := self.outer[depth - 1].extent, int) and count * e <= CHUNK:
