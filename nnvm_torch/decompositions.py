@@ -225,9 +225,9 @@ def _of_one_type(decomposed: Callable[..., Any], labels: int | None, *args: Any,
 
 
 def _threshold(decomposed: Callable[..., Any], x: torch.Tensor, threshold: Any, value: Any) -> Any:
-    """PyTorch's decomposition where the type of `x` holds both numbers; ATen refuses others."""
+    """PyTorch's decomposition where the type of `x` holds both numbers; ATen refuses others, and bools."""
     dtype = dtype_of(x.dtype)
-    if dtype is not None and not (holds(dtype, threshold) and holds(dtype, value)):
+    if dtype is not None and (dtype.is_bool or not (holds(dtype, threshold) and holds(dtype, value))):
         return NotImplemented
     return decomposed(x, threshold, value)
 

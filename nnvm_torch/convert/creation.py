@@ -81,6 +81,8 @@ def _iota(c: Context, length: Any, *, start: Scalar, step: Scalar, **_: Any) -> 
 
 
 def _range(c: Context, start: Scalar, step: Scalar) -> NodeEntry:
+    if c.dtype.is_bool:
+        raise Unsupported("a range of bools")
     if is_known(start, step):
         return c.op("arange", start=start, step=step, length=c.shape[0], dtype=c.dtype)
     at = F64 if c.dtype.is_float else I64

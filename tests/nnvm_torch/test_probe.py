@@ -20,6 +20,8 @@ REFUSED = {
     "softmax of integers": (lambda x: torch.softmax(x, 0), torch.arange(4)),
     "bits of a float": (lambda x: torch.bitwise_and(x, 1), torch.randn(3)),
     "remainder of zero": (lambda x: x % 0, torch.arange(4)),
+    "threshold of bools": (lambda x: torch.nn.functional.threshold(x, 0, 1), torch.tensor([True, False])),
+    "range of bools": (lambda x: torch.arange(5, dtype=x.dtype), torch.tensor([True, False])),
 }
 
 
@@ -82,6 +84,8 @@ CHANGING = [
     (torch.int32, lambda x, n: torch.index_fill(x, 0, torch.tensor([1]), n), (3, -2), 1 << 40),
     (torch.int32, lambda x, n: torch.full_like(x, n), (3, 1 << 30), 1 << 31),
     (torch.int8, lambda x, n: x // n, (3, -2, 5), 0),
+    (torch.bool, lambda x, n: torch.nn.functional.threshold(x, n, n), (), 3),
+    (torch.bool, lambda x, n: torch.arange(n, dtype=x.dtype), (), 3),
 ]
 
 
