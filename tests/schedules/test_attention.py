@@ -13,7 +13,7 @@ from nnvm.schedules.attention_match import match_attention
 from nnvm.schedules.cpu.attention_blocks import choose_blocks, row_blocks
 from nnvm.target import Target
 from nnvm.te.expr import Fma, Load
-from nnvm.tir.stmt import Allocate
+from nnvm.tir.stmt import Allocate, Prefetch
 from nnvm.tir.visitor import post_order, stmts
 from tests.schedules import groups
 from tests.schedules.groups import data, graph_of, op
@@ -41,7 +41,7 @@ def arrays_of(graph: Any) -> list[Any]:
 @pytest.mark.parametrize(
     ("q", "k", "mask", "attrs"),
     [
-        ((1, 2, 5, 8), (1, 2, 7, 8), None, {}),  # few queries: no packing
+        ((1, 2, 3, 8), (1, 2, 7, 8), None, {}),  # few queries: no packing
         ((1, 2, 1, 16), (1, 2, 33, 16), None, {}),
         ((2, 2, 21, 20), (2, 2, 37, 20), None, {}),  # neither rows, keys nor columns divide
         ((2, 2, 21, 24), (2, 2, 37, 24), "bool", {}),
@@ -123,10 +123,21 @@ def test_transposed_inputs_are_read_in_place() -> None:
     assert scratch == {"kt", "s", "sums", "inverse"}
 
 
-@pytest.mark.parametrize(("rows", "packed"), [(8, {"kt"}), (24, {"kt", "vp"}), (7, set())])
+@pytest.mark.parametrize(("rows", "packed"), [(4, {"kt"}), (24, {"kt", "vp"}), (3, set())])
 def test_packing_pays_for_rows_enough(rows: int, packed: set[str]) -> None:
     body = lower_group(build((1, 2, rows, 16), (1, 2, 40, 16)), HASWELL, "kernel").body
     assert {s.buffer.name for s in stmts(body) if isinstance(s, Allocate)} & {"kt", "vp"} == packed
+
+
+def test_the_next_head_is_fetched() -> None:
+    """The rows of a head ask for each line of the keys and values of the next one, where these are many."""
+    few, many, long = (build((1, 12, 50, 64), (1, 12, keys, 64)) for keys in (20, 200, 800))
+    for graph in (few, long):  # of few the caches hold all, of many not even those of the next head
+        assert not any(isinstance(s, Prefetch) for s in stmts(lower_group(graph, HASWELL, "kernel").body))
+    func = lower_group(many, HASWELL, "kernel")
+    asked = [s for s in stmts(func.body) if isinstance(s, Prefetch)]
+    by_buffer = {b: sum(s.buffer is b for s in asked) for b in func.params}
+    assert list(by_buffer.values()) == [0, 200 * 4 // 50, 200 * 4 // 50, 0]  # each row's share
 
 
 @pytest.mark.parametrize("causal", [False, True])

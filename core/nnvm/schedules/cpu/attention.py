@@ -16,13 +16,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from nnvm.dim import Dim, ceildiv, estimate, numel
-from nnvm.schedules.access import At, Held, Inliner, Source, children, parts, rewrite
-from nnvm.schedules.attention_match import Attention
+from nnvm.schedules.access import At, Held, Inliner, Source, children, parts, rewrite, rewrite_affine
+from nnvm.schedules.attention_match import Attention, bare
 from nnvm.schedules.axes import Axis, Write
 from nnvm.schedules.cpu.along import along
 from nnvm.schedules.cpu.attention_blocks import choose_blocks
-from nnvm.schedules.cpu.attention_pack import pack_columns, pack_keys
+from nnvm.schedules.cpu.attention_pack import Element, pack_columns, pack_keys
 from nnvm.schedules.cpu.contraction_tile import most_rows
+from nnvm.schedules.cpu.hints import LINE, hints
 from nnvm.schedules.cpu.loops import loop, parallel_loops
 from nnvm.schedules.cpu.matmul_tile import Tile, matmul_tile
 from nnvm.schedules.emit import Emitter, Lanes, lane_mask
@@ -33,7 +34,7 @@ from nnvm.te.tensor import Tensor
 from nnvm.tir.affine import Affine, Space, affine, atom_affine
 from nnvm.tir.passes.math.exponential import exp_to_one
 from nnvm.tir.passes.math.vector import FORMATS, Vector
-from nnvm.tir.stmt import Allocate, For, If, Let, Stmt, Store, seq
+from nnvm.tir.stmt import Allocate, For, If, Let, Prefetch, Stmt, Store, seq
 
 __all__ = ["attention"]
 
@@ -45,7 +46,10 @@ UNKNOWN_ROWS, FEW_ROWS, UNKNOWN_KEYS = 12, 4, 128
 #: Keys are multiplied by the scores' factor where it is no larger than this and no smaller than its inverse.
 FOLDED_SCALE = 256.0
 #: Query rows from which on the keys are packed, and the values.
-PACK_FROM, PACK_VALUES_FROM = 8, 24
+PACK_FROM, PACK_VALUES_FROM = 4, 24
+#: Keys and values are fetched ahead where those of all heads are larger than one in so many parts of the second cache,
+#: and those of a head are not.
+FETCHED = 4
 
 
 def attention(a: Attention, sources: Mapping[Tensor, Source], space: Space, target: Target) -> Stmt:
@@ -142,10 +146,12 @@ class _Builder:
 
         return pack_columns(self.values, self.keys, self.columns, self.width, value, self.space, self.lanes)
 
-    def _factor(self, of: Tensor, factor: Expr, row: Affine, column: Affine, step: Affine) -> Expr:
+    def _factor(
+        self, of: Tensor, factor: Expr, row: Affine, column: Affine, step: Affine, heads: Sequence[Affine] | None = None
+    ) -> Expr:
         """A factor of one of the products at (row, column, step of the sum)."""
         *lead, i, j = of.axes
-        env = {x.var: at for x, at in zip(lead, self.lead)}
+        env = {x.var: at for x, at in zip(lead, self.lead if heads is None else heads)}
         env.update({i.var: row, j.var: column, of.reduce_axes[0].var: step})
         return Inliner(self.space, self.inputs).expr(factor, env)
 
@@ -240,7 +246,45 @@ class _Builder:
         results = [Write(s, s.address([row]), v) for s, v in ((self.sums, total), (self.inverse, inverse))]
         program = RowProgram([], [j], passes, results, [], [])
         limit = None if keys == affine(self.keys) else keys
-        return For(i.var, Emitter().index(count), along(program, self.space, self.target, False, limit))
+        body = along(program, self.space, self.target, False, limit)
+        return For(i.var, Emitter().index(count), seq([self._hints(first + row), body]))
+
+    def _hints(self, row: Affine) -> Stmt:
+        """What row number `row` asks for: its share of the keys and values that the next head packs."""
+        a, room = self.a, self.target.l2_bytes // FETCHED
+        one = self.keys * ((self.depth + self.columns) * self.dtype.bytes)
+        size = numel(a.scores.shape[:-2]) * one
+        if not isinstance(one, int) or not isinstance(size, int) or not one <= room < size:
+            return seq([])
+        if not isinstance(self.rows, int) or not self.values_packed or not self.loops:
+            return seq([])
+        head = self.loops[-1].var
+        following = [rewrite_affine(self.space, x, {head: atom_affine(head) + 1}, {}) for x in self.lead]
+
+        def key(n: Affine, step: Affine) -> Expr:
+            return self._factor(a.scores, a.k, affine(0), n, step, following)
+
+        def value(n: Affine, column: Affine) -> Expr:
+            return self._factor(a.weighted, a.v, affine(0), column, n, following)
+
+        return seq([self._lines(key, self.depth, row), self._lines(value, self.columns, row)])
+
+    def _lines(self, element: Element, size: int, row: Affine) -> Stmt:
+        """The share of row number `row` of the cache lines that hold `size` elements for each key."""
+        first = bare(element(affine(0), affine(0)))
+        if not isinstance(first, At) or not isinstance(self.rows, int) or not isinstance(self.keys, int):
+            return seq([])
+        line = LINE // first.dtype.bytes
+        each, number = -(-size // line), Var("number")
+
+        def hint(n: Expr) -> Stmt:
+            at = self.space.from_expr(n, {number: row}, lambda other: other)
+            key, part = self.space.floordiv(at, affine(each)), self.space.floormod(at, affine(each))
+            read = bare(element(key, part * line))
+            assert isinstance(read, At)
+            return Prefetch(read.source.buffer, (Emitter().index(read.address),))
+
+        return hints(number, self.rows, self.keys * each, hint)
 
     def _folded_scale(self) -> float:
         """The factor of all scores, where keys are multiplied by it as they are packed."""
