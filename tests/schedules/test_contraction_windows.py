@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -39,15 +41,15 @@ def stem(cpu, shape, outputs, kernel, stride=1, dilation=1, padding=((0, 0), (0,
     return Graph((out,), (x.node, w.node, bias.node))
 
 
-def lowered(graph: Graph, cpu: str) -> PrimFunc:
-    func = lower_group(graph, target(cpu), "f")
+def lowered(graph: Graph, where: str | Target) -> PrimFunc:
+    func = lower_group(graph, target(where) if isinstance(where, str) else where, "f")
     verify(func)
     return func
 
 
-def check(graph: Graph, cpu: str) -> PrimFunc:
+def check(graph: Graph, where: str | Target) -> PrimFunc:
     """The kernel, whose results are those of the definition: sums of small integers are exact."""
-    func = lowered(graph, cpu)
+    func = lowered(graph, where)
     arrays = [RNG.integers(-3, 4, v[0].type.shape).astype(np.float32) for v in graph.inputs]
     (expected,) = run_graph(graph, arrays)
     out = np.full(expected.shape, np.nan, np.float32)
@@ -115,3 +117,33 @@ def test_steps_that_read_the_same_pixels_are_written_out_where_registers_are_lef
 def test_steps_of_windows_that_lie_apart_are_written_out(kernel, stride, steps):
     graph = stem("skylake-avx512", (1, 3, 11, stride * 83 + kernel[1]), 32, kernel, stride)
     assert max(written_out(lowered(graph, "skylake-avx512"))) == 28 * steps
+
+
+def shared(func: PrimFunc) -> list[int]:
+    """Iterations of the loops that threads share."""
+    return [int(s.extent.value) for s in stmts(func.body) if isinstance(s, For) and s.kind == "parallel"]
+
+
+@pytest.mark.parametrize("cpu", ["haswell", "skylake-avx512"])
+@pytest.mark.parametrize(
+    "shape,outputs,kernel,stride,blocks",
+    [
+        ((1, 3, 130, 66), 64, (7, 7), 2, 8),
+        ((1, 3, 66, 70), 32, (3, 3), 1, 8),
+        ((4, 3, 66, 70), 32, (3, 3), 1, 32),
+        ((1, 4, 47, 224), 48, (3, 5), 1, 5),  # of 11, 11, ... rows, and fewer in the last one
+        ((1, 3, 40, 12), 16, (3, 3), 1, 1),  # too little work
+    ],
+)
+def test_padded_data_is_computed_in_blocks_that_threads_share(cpu, shape, outputs, kernel, stride, blocks):
+    """The padded image would be one block where it fits the second cache: padding and all by one thread."""
+    where = replace(target(cpu), l2_bytes=8 << 20)
+    pad = tuple((k // 2, k // 2) for k in kernel)
+    found = shared(check(stem(cpu, shape, outputs, kernel, stride, 1, pad), where))
+    assert found == ([blocks] if blocks > 1 else [])
+
+
+def test_a_large_weight_is_not_read_again_for_each_block():
+    where = replace(target("haswell"), l2_bytes=1 << 18)
+    graph = stem("haswell", (1, 32, 34, 34), 32, (7, 7), 1, 1, ((3, 3), (3, 3)))  # 200 KB
+    assert shared(lowered(graph, where)) != shared(lowered(graph, replace(where, l2_bytes=8 << 20)))

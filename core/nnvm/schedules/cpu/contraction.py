@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nnvm.dim import estimate, numel
-from nnvm.schedules.cpu.contraction_blocks import CHUNK_TILES, Choice
+from nnvm.schedules.cpu.contraction_blocks import CHUNK_TILES, PARALLEL_ITERATIONS, Choice
 from nnvm.schedules.cpu.contraction_match import Contraction, match
 from nnvm.schedules.cpu.contraction_pack import PAGE, far_rows, pack_axis, pack_columns, pack_rows
 from nnvm.schedules.cpu.contraction_prefetch import Panel, prefetch_panels
@@ -42,8 +42,6 @@ from nnvm.tir.stmt import PrimFunc
 
 __all__ = ["contraction", "match"]
 
-#: Iterations that a parallel loop should have, so that threads share them evenly.
-PARALLEL_ITERATIONS = 32
 #: Multiply-adds below which one thread does it all.
 PARALLEL_WORK = 1 << 16
 

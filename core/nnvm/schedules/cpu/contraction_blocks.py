@@ -16,10 +16,14 @@ from nnvm.schedules.cpu.contraction_tile import Blocks, RegisterTile, tile_rows
 from nnvm.target import Target
 from nnvm.te.tensor import IterVar
 
-__all__ = ["CHUNK_TILES", "Choice"]
+__all__ = ["CHUNK_TILES", "PARALLEL_ITERATIONS", "Choice"]
 
 #: Blocks there should be still when images of a batch share one.
 PARALLEL_BLOCKS = 8
+#: Iterations that a parallel loop should have, so that threads share them evenly.
+PARALLEL_ITERATIONS = 32
+#: Steps along the rows, and multiply-adds, that are worth a block of their own for threads to share.
+SHARED_STEPS, SHARED_WORK = 8, 1 << 18
 #: Rows of a block that are few: each block reads all of `w`.
 FEW_ROWS = 48
 #: Rows of which a tile needs more vectors than a packed weight has side by side.
@@ -136,6 +140,8 @@ class Choice:
             fit = rows
         else:
             fit = max(1, self.target.l2_bytes * 6 // 10 // max(1, per_row))
+        if self.prologue and known:
+            fit = min(fit, self._shared(tile, rows, max(1, one)))
         blocked = fit < rows
         part = self._part(tile, reduced, self.packed and fit * 4 < rows) if self.cut else None
         if part is not None and self._can_cut(tile):
@@ -148,6 +154,25 @@ class Choice:
             if min(fit, rows) >= 4 * tile.rows or (isinstance(steps, int) and steps > EXACT_STEPS):
                 return Blocks(self._even(fit, rows, one), part, long, images)
         return Blocks(self._even(fit, rows, one), None, False, images)
+
+    def _shared(self, tile: RegisterTile, rows: int, one: int) -> int:
+        """Rows of a block, of `rows` in steps of `one`, where there are few images and columns for threads to share: a
+        block's prologue belongs to one thread; in the first cache it is nearer, too. The windows of blocks overlap, and
+        each block reads all of `w`: they are not too small, nor is that too large."""
+        others = [a for a in self.axes("row") if a is not tile.row][:-1]
+        around = numel(tuple(a.extent for a in (*others, *self.axes("batch"), *self.axes("free"))))
+        columns, w = numel(tuple(a.extent for a in self.axes("column"))), numel(self.c.w.tensor.shape)
+        steps = numel(tuple(a.extent for a in self.c.master.reduce_axes))
+        if not all(isinstance(n, int) for n in (around, columns, w, steps)):
+            return rows
+        assert isinstance(around, int) and isinstance(columns, int) and isinstance(w, int) and isinstance(steps, int)
+        if w * self.c.w.tensor.dtype.bytes > self.target.l2_bytes // 2:
+            return rows
+        tiles = columns // (tile.vectors * self.lanes)
+        there = max(1, around * (tiles // CHUNK_TILES if tiles >= 2 * CHUNK_TILES else 1))
+        whole = -(-rows // one)
+        count = min(PARALLEL_ITERATIONS // there, whole // SHARED_STEPS, rows * columns * steps // SHARED_WORK)
+        return -(-whole // max(1, count)) * one
 
     def _images(self, tile: RegisterTile, per_row: int) -> tuple[int | None, Dim]:
         """How many steps of the row axis outside of the last two (images of a batch) a block has, and its rows before
