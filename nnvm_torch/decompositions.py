@@ -15,6 +15,7 @@ from torch._subclasses.fake_impls import op_implementations_dict
 from nnvm_torch.convert import TABLE
 from nnvm_torch.convert.table import holds
 from nnvm_torch.recurrent import lstm, lstm_layer, lstm_layer_backward
+from nnvm_torch.recurrent_layer import RECURRENCES
 from nnvm_torch.tensors import dtype_of
 
 __all__ = ["decompositions", "exported_decompositions", "whole"]
@@ -117,7 +118,8 @@ _FORCED: dict[str, Callable[..., Any] | None] = {
         "upsample_bilinear2d", "upsample_bicubic2d",
     ) for kind, ours in (("default", None), ("vec", partial(_by_size, name)))
 } | {
-    "lstm.input": lstm, "dropout.default": _dropout, "multi_margin_loss.default": _multi_margin_loss,
+    "lstm.input": lstm, **{f"{kind}.input": ours for kind, ours in RECURRENCES.items()}, "dropout.default": _dropout,
+    "multi_margin_loss.default": _multi_margin_loss,
     "multilabel_margin_loss_forward.default": _multilabel_margin_loss,
     "smooth_l1_loss_backward.default": _smooth_l1_loss_backward,
 }  # fmt: skip

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from nnvm_torch.recurrent_layer import lstm_layers
+
 __all__ = ["MAX_STEPS", "lstm", "lstm_layer", "lstm_layer_backward"]
 
 #: A recurrent layer of more steps is left to ATen's own kernel.
@@ -28,6 +30,9 @@ def lstm(x: torch.Tensor, hx: Sequence[torch.Tensor], params: Sequence[torch.Ten
          dropout: float, train: bool, bidirectional: bool, batch_first: bool) -> Any:  # fmt: skip
     """As eager: each layer and direction by oneDNN's operator, also where gradients are wanted; PyTorch's trace takes
     these apart step by step, in operators that each keep their results. Dropout is between the layers."""
+    how = params, has_biases, layers, dropout, train, bidirectional, batch_first
+    if (found := lstm_layers(x, hx, *how)) is not None:
+        return found
     if not _fits(x, hx, params, batch_first):
         return torch._decomp.decompositions.lstm_impl(x, hx, params, has_biases, layers, dropout, train, bidirectional,
                                                       batch_first)  # fmt: skip

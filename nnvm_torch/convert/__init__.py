@@ -12,6 +12,7 @@ from nnvm_torch.convert import (  # noqa: F401  each registers its family
     order,
     placing,
     pooling,
+    recurrent,
     reduction,
     shape,
     shape_edit,

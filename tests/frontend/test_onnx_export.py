@@ -195,6 +195,23 @@ def test_every_op_has_a_rule_or_a_reason():
     assert {"sort", "scatter", "index", "floor_divide", "conv2d", "attention"} <= {*RULES}
 
 
+@pytest.mark.parametrize("kind, gates", [("lstm", 4), ("gru", 3), ("rnn_tanh", 1), ("rnn_relu", 1)])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_recurrent_layers(kind, gates, reverse):
+    """With the dense layer before them; biases of a GRU's candidate too."""
+    size = 6
+    more = {"c": (3, size)} if kind == "lstm" else {"n": (size,)} if kind == "gru" and reverse else {}
+    rows = gates * size
+    shapes = {"x": (4, 3, 5), "w": (rows, 5), "b": (rows,), "r": (rows, size), "h": (3, size), **more}
+    v = {name: variable(name, TensorType(shape, F32)) for name, shape in shapes.items()}
+    dense = apply("dense", [v["x"], v["w"], v["b"]])[0]
+    node = apply("recurrent", [dense, *list(v.values())[3:]], {"kind": kind, "reverse": reverse})
+    graph = Graph(tuple(node.outputs), tuple(e.node for e in v.values()))
+    arrays = {name: array(shape) for name, shape in shapes.items()}
+    feeds = {name: arrays.pop(name) for name in ("x", "h")}
+    agree(graph, arrays, feeds)
+
+
 def test_params_that_do_not_fit_are_errors():
     graph = build("add", [array((3,)), array((3,))], {})
     with pytest.raises(ValueError, match="params has w"):

@@ -45,3 +45,37 @@ def test_recurrent(op, attrs, lengths):
     session = ort.InferenceSession(net.SerializeToString(), providers=["CPUExecutionProvider"])
     for ours, theirs in zip(Backend.run_model(net, [x]), session.run(None, {"x": x}), strict=True):
         np.testing.assert_allclose(ours, theirs, 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("op, attrs", [
+    ("LSTM", {}), ("LSTM", {"direction": "bidirectional"}), ("GRU", {"linear_before_reset": 1, "direction": "reverse"}),
+    ("RNN", {"direction": "bidirectional"}), ("RNN", {"activations": ["Relu"]}),
+])  # fmt: skip
+@pytest.mark.parametrize("whole", [True, False])
+def test_sequences_of_any_length(op, attrs, whole):
+    """One kernel for all, in a graph that is no longer for a longer sequence; with all inputs, and with the least."""
+    rng = np.random.default_rng(6)
+    d, gates, states = 2 if attrs.get("direction") == "bidirectional" else 1, GATES[op], 2 if op == "LSTM" else 1
+    size = HIDDEN + 17
+
+    def normal(*shape):
+        return (rng.normal(size=shape) * 0.3).astype(np.float32)
+
+    weights = {"w": normal(d, gates * size, SIZE), "r": normal(d, gates * size, size)}
+    if whole:
+        weights |= {"b": normal(d, 2 * gates * size), **{f"s{i}": normal(d, BATCH, size) for i in range(states)}}
+    names = ["x", "w", "r", *(["b", "", *(f"s{i}" for i in range(states))] if whole else ())]
+    outputs = ["y", "h", "c"][: 1 + states]
+    node = helper.make_node(op, names, outputs, hidden_size=size, **attrs)
+    graph = helper.make_graph(
+        [node], "g", [helper.make_tensor_value_info("x", 1, ["T", BATCH, SIZE])],
+        [helper.make_tensor_value_info(n, 1, None) for n in outputs],
+        initializer=[numpy_helper.from_array(a, n) for n, a in weights.items()],
+    )  # fmt: skip
+    net = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    session = ort.InferenceSession(net.SerializeToString(), providers=["CPUExecutionProvider"])
+    prepared = Backend.prepare(net)
+    for steps in (3, 600, 1):
+        x = normal(steps, BATCH, SIZE)
+        for ours, theirs in zip(prepared.run([x]), session.run(None, {"x": x}), strict=True):
+            np.testing.assert_allclose(ours, theirs, 1e-4, 1e-5)

@@ -316,3 +316,21 @@ def _upsampling(a: Attrs, x: torch.Tensor) -> torch.Tensor:
     name = {("linear", 1): "linear1d", ("linear", 2): "bilinear2d", ("linear", 3): "trilinear3d",
             ("cubic", 2): "bicubic2d"}[a["mode"], n]  # fmt: skip
     return getattr(torch.ops.aten, f"upsample_{name}")(x, size, a["align_corners"], *scales)
+
+
+@_op("recurrent")
+def _recurrent(
+    a: Attrs, gates: torch.Tensor, weight: torch.Tensor, hidden: torch.Tensor, *more: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    """A layer whose input is its gates, which their weight leaves as they are."""
+    kind, bias = a["kind"], torch.zeros(len(weight), dtype=gates.dtype)
+    state: Any = hidden[None]
+    if kind == "lstm":
+        state = [hidden[None], more[0][None]]
+    elif more:
+        bias[2 * hidden.shape[1] :] = more[0]
+    eye = torch.eye(len(weight), dtype=gates.dtype)
+    data = gates.flip(0) if a["reverse"] else gates
+    params = [eye, weight, torch.zeros_like(bias), bias]
+    out, *last = getattr(torch, kind)(data, state, params, True, 1, 0.0, False, False, False)
+    return (out.flip(0) if a["reverse"] else out, *(s[0] for s in last))

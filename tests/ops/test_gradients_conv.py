@@ -126,6 +126,7 @@ NEED_NONE = {
     "bits are not differentiable": "bitcast",
     "they have no input, or none of a float type": "arange constant full one_hot ones variable zeros",
     "passes that run after Gradient make them": "conv2d_winograd group layout_transform",
+    "whoever wants one keeps what steps compute, which it does not give": "recurrent",
     "they are gradients already, and PyTorch makes none of its own from them": "norm_sums row_norm_grad",
 }
 

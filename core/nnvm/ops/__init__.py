@@ -24,6 +24,7 @@ from nnvm.ops import (
     normal_functions,
     orthogonal,
     pad,
+    recurrent,
     reduce,
     resize,
     running,
@@ -44,6 +45,6 @@ from nnvm.ops import type_relations as type_relations
 __all__ = [
     "attention", "barrier", "bessel_functions", "bitcast", "broadcast", "create", "elemwise", "gamma_functions",
     "im2col", "index", "interleave", "layout_transform", "nn_conv", "nn_conv_transpose", "nn_dense", "nn_norm",
-    "nn_norm_gradient", "nn_pool", "nn_winograd", "nnvm_forms", "normal_functions", "orthogonal", "pad",
+    "nn_norm_gradient", "nn_pool", "nn_winograd", "nnvm_forms", "normal_functions", "orthogonal", "pad", "recurrent",
     "reduce", "resize", "running", "scan_sort", "scatter", "search", "transform", "winograd_choice",
 ]  # fmt: skip

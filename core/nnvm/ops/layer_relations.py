@@ -9,6 +9,7 @@ from nnvm.dim import Dim
 from nnvm.graph.layout import Layout
 from nnvm.graph.type_relation import Relation, Value
 from nnvm.ops.nn_conv import SPATIAL
+from nnvm.ops.recurrent_nest import GATES
 from nnvm.ops.shape_rules import reduced_shape, resolve_axes, resolve_axis
 from nnvm.ops.type_relations import attach
 
@@ -221,6 +222,24 @@ def _attention(r: Relation) -> None:
         r.equal(q.shape[axis], out.shape[axis], f"axis {axis}", q, out)
 
 
+def _recurrent(r: Relation) -> None:
+    """gates [T, N, G H], weight [G H, H] (packed: [H/p, H, G, p]), states [N, H] (of a gru a bias [H]) -> [T, N, H]."""
+    gates, weight, hidden, *more = r.inputs
+    out, *last = r.outputs
+    r.same_dtype(*r.inputs, *r.outputs)
+    r.same_shape(hidden, *last, *(more if r.attrs["kind"] == "lstm" else ()))
+    steps, batch, columns = r.rank(gates, 3)
+    rows, size = r.rank(hidden, 2)
+    r.has_shape(out, (steps, rows, size), hidden)
+    r.equal(batch, rows, "rows", gates, hidden)
+    r.equal(columns, size * GATES[r.attrs["kind"]], "columns", gates, hidden)
+    if r.attrs["block"] == 0:
+        r.has_shape(weight, (columns, size), gates)
+    if r.attrs["kind"] == "gru":
+        for bias in more:
+            r.has_shape(bias, (size,), hidden)
+
+
 def _im2col(r: Relation) -> None:
     r.same_dtype(r.inputs[0], *r.outputs)
     r.rank(r.inputs[0], len(r.attrs["kernel_size"]) + 2)
@@ -248,6 +267,7 @@ attach("row_norm_grad", _row_norm_grad, symbolic=False)
 attach("norm_sums", _norm_sums, symbolic=False)
 attach("group_norm instance_norm", _channel_norm, symbolic=False, weak=_weights_like_data)
 attach("batch_norm", _batch_norm, symbolic=False, weak=_weights_like_data)
+attach("recurrent", _recurrent, symbolic=False)
 attach("attention", _attention, symbolic=False)
 attach("im2col", _im2col)
 attach("col2im", _col2im)

@@ -238,3 +238,42 @@ def _resize(x: Exporter, n: Node) -> str:
         return x.emit("Resize", *x.inputs(n), "", scales, **attrs)
     sizes = static(n[0].type.shape[2:], "the size")
     return x.emit("Resize", *x.inputs(n), "", "", x.ints(sizes), **attrs, axes=list(range(2, rank)))
+
+
+#: ONNX's names of the cells of ``recurrent``, and where ONNX has its gates.
+CELLS = {
+    "lstm": ("LSTM", (0, 2, 3, 1)), "gru": ("GRU", (1, 0, 2)), "rnn_tanh": ("RNN", (0,)), "rnn_relu": ("RNN", (0,)),
+}  # fmt: skip
+
+
+@exports("recurrent")
+def _recurrent(x: Exporter, n: Node) -> list[str]:
+    """The products with the input's weight, a dense layer before, are part of ONNX's layer; runtimes drop what is left
+    of it where nobody else reads it."""
+    a, dense = n.attrs, n.inputs[0].node
+    if a["block"]:
+        raise CannotExport("a packed weight")
+    if dense.op.name != "dense" or str(dense.attrs["kernel_layout"]) != "NK":
+        raise CannotExport("gates that are no product with the input's weight")
+    (size,) = static(n.inputs[2].type.shape[1:], "the hidden state")
+    op, place = CELLS[a["kind"]]
+    rows = x.ints([place.index(p) * size + j for p in range(len(place)) for j in range(size)])
+    dtype = n[0].type.dtype
+    data, weight, *bias = x.inputs(dense)
+    own, hidden, *more = x.inputs(n)[1:]
+    axis = x.ints([0])
+
+    def ordered(parameter: str) -> str:
+        return x.emit("Unsqueeze", x.emit("Gather", parameter, rows, axis=0), axis)
+
+    of_state = x.constant(np.zeros((1, (len(place) - bool(more and op == "GRU")) * size)), dtype)
+    if op == "GRU" and more:
+        of_state = x.emit("Concat", of_state, x.emit("Unsqueeze", more[0], axis), axis=1)
+    of_input = ordered(bias[0]) if bias else x.constant(np.zeros((1, len(place) * size)), dtype)
+    states = [x.emit("Unsqueeze", s, axis) for s in (hidden, *(more if op == "LSTM" else ()))]
+    outputs = x.emit_many(
+        op, [data, ordered(weight), ordered(own), x.emit("Concat", of_input, of_state, axis=1), "", *states],
+        3 if op == "LSTM" else 2, hidden_size=size, direction="reverse" if a["reverse"] else "forward",
+        linear_before_reset=1 if op == "GRU" else None, activations=["Relu"] if a["kind"] == "rnn_relu" else None,
+    )  # fmt: skip
+    return [x.emit("Squeeze", outputs[0], x.ints([1])), *(x.emit("Squeeze", s, axis) for s in outputs[1:])]

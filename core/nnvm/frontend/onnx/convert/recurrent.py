@@ -1,4 +1,5 @@
-"""LSTM, GRU and RNN: the steps one after another, so sequences have a known length."""
+"""LSTM, GRU and RNN: as the op ``recurrent`` where its cell is ONNX's; else the steps one after another, of sequences
+of a known length."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any
 
 from nnvm.frontend.onnx.convert.shape import cut
 from nnvm.frontend.onnx.table import Context, Unsupported, converts, emit, scalar
-from nnvm.graph import NodeEntry
+from nnvm.graph import NodeEntry, apply
 
 __all__: list[str] = []
 
@@ -81,6 +82,8 @@ def recurrent(c: Context) -> list[NodeEntry | None]:
     batch_first = bool(c.attrs.get("layout", 0))
     x = emit("transpose", x, axes=(1, 0, 2)) if batch_first else x
     length, batch = x.type.shape[:2]
+    if (op := _cell_of_ours(c)) is not None:
+        return _layers(c, op, x, batch_first)
     if not isinstance(length, int) or not 1 <= length <= LONGEST:
         raise Unsupported(f"a sequence of {length} steps")
     kind = c.attrs.get("direction", "forward")
@@ -111,9 +114,61 @@ def recurrent(c: Context) -> list[NodeEntry | None]:
                 steps.append(state[0])
         outputs.append(steps[::-1] if backwards else steps)
         last.append(list(state))
-    y = _stacked(outputs, (length, count, batch, hidden))
-    final = [emit("reshape", emit("concatenate", *[s[k] for s in last], axis=0), shape=(count, batch, hidden))
-             for k in range(states)]  # fmt: skip
+    return _given(_stacked(outputs, (length, count, batch, hidden)), last, (count, batch, hidden), batch_first)
+
+
+#: Of the op ``recurrent``, by ONNX's name, and where ONNX has its gates.
+_OURS = {"LSTM": ("lstm", (0, 2, 3, 1)), "GRU": ("gru", (1, 0, 2)), "RNN": ("rnn_tanh", (0,))}
+
+
+def _cell_of_ours(c: Context) -> str | None:
+    """The kind of ``recurrent`` that all directions are; None: another activation, a bound, a way through the cells,
+    or sequences of different lengths."""
+    names = [n.lower() for n in c.attrs.get("activations") or CELLS[c.op][1]]
+    plain = [n.lower() for n in CELLS[c.op][1]]
+    kind = _OURS[c.op][0]
+    if c.op == "RNN" and set(names) == {"relu"}:
+        kind, plain = "rnn_relu", ["relu"]
+    standard = names in (plain, plain * 2)
+    bound = c.attrs.get("clip", 0) or c.attrs.get("input_forget", 0)
+    other = c.op == "GRU" and not c.attrs.get("linear_before_reset", 0)
+    fits = c[0].type.dtype.name in ("float32", "float64")
+    return kind if standard and fits and not (bound or other or c.has(4) or c.has(7)) else None
+
+
+def _layers(c: Context, kind: str, x: NodeEntry, batch_first: bool) -> list[NodeEntry | None]:
+    """The results, from a layer of ``recurrent`` a direction."""
+    n, order = c.attrs["hidden_size"], _OURS[c.op][1]
+    length, batch = x.type.shape[:2]
+    direction = c.attrs.get("direction", "forward")
+    count, states = 2 if direction == "bidirectional" else 1, 2 if kind == "lstm" else 1
+
+    def ordered(parameter: NodeEntry) -> NodeEntry:
+        return emit("concatenate", *(_part(parameter, 0, k, n) for k in order), axis=0)
+
+    outputs, last = [], []
+    for d in range(count):
+        zero = emit("full", shape=(batch, n), dtype=x.type.dtype, value=0)
+        state = [_direction(_initial(c[5 + s], batch_first), d) if c.has(5 + s) else zero for s in range(states)]
+        bias = []
+        if c.has(3):
+            of_input, of_state = map(ordered, _halves(_direction(c[3], d), len(order), n))  # type: ignore[arg-type]
+            if kind == "gru":
+                state.append(_part(of_state, 0, 2, n))
+                of_state = emit("pad", cut(of_state, 0, 0, 2 * n), pad_width=((0, n),))
+            bias = [emit("add", of_input, of_state)]
+        gates = emit("dense", x, ordered(_direction(c[1], d)), *bias)
+        made = apply("recurrent", [gates, ordered(_direction(c[2], d)), *state],
+                     {"kind": kind, "reverse": direction == "reverse" or d == 1}).outputs  # fmt: skip
+        outputs.append(emit("reshape", made[0], shape=(length, 1, batch, n)))
+        last.append(made[1:])
+    return _given(emit("concatenate", *outputs, axis=1), last, (count, batch, n), batch_first)
+
+
+def _given(y: NodeEntry, last: Sequence[Sequence[NodeEntry]], shape: tuple[object, ...],
+           batch_first: bool) -> list[NodeEntry | None]:  # fmt: skip
+    """ONNX's results: of the outputs [T, D, N, H], and the states [N, H] of each direction at its end."""
+    final = [emit("reshape", emit("concatenate", *each, axis=0), shape=shape) for each in zip(*last)]
     if batch_first:
         return [emit("transpose", y, axes=(2, 0, 1, 3)), *(emit("transpose", v, axes=(1, 0, 2)) for v in final)]
     return [y, *final]
