@@ -48,6 +48,16 @@ def test_float_functions(check: Any, name: str) -> None:
         check(name, [x], UNARY[name](x), tolerance=20 if name == "lgamma" else 2)
 
 
+@pytest.mark.parametrize("name,above", [("hardswish", lambda x: x), ("hardsigmoid", torch.ones_like)])
+def test_hard_activations_are_exact_where_they_are_linear(check: Any, name: str, above: Any) -> None:
+    """They multiply by a sixth, as divisions are slow; infinities and NaN are what eager makes of them."""
+    for dtype in (torch.float32, torch.float64):
+        x = torch.cat([torch.linspace(3, 50, 997), torch.tensor([1e7, 3e37, math.inf])]).to(dtype)
+        check(name, [x], above(x), tolerance=0)
+        ends = torch.tensor([-3.0, -3.5, -1e30, -math.inf, math.nan, -0.0], dtype=dtype)
+        check(name, [ends], getattr(F, name)(ends), tolerance=0)
+
+
 @pytest.mark.parametrize("n", [0, 1, 2, 5])
 def test_polygamma(check: Any, n: int) -> None:
     for dtype in (torch.float32, torch.float64):

@@ -135,7 +135,8 @@ def _softplus_array(x: Array, beta: float, threshold: float) -> Any:
 
 
 def _hardsigmoid(x: Expr) -> Expr:
-    return _clip(x + 3.0, 0, 6) / 6.0
+    """A division of a vector takes 16 cycles; a sixth of 6 is 1, rounded too."""
+    return _clip(x + 3.0, 0, 6) * (1 / 6)
 
 
 def _log_sigmoid(x: Expr) -> Expr:
@@ -202,7 +203,7 @@ _FLOAT: list[tuple[str, Callable[[Expr], Expr] | None, Callable[[Any], Any], str
      lambda x: x * np.tanh(np.logaddexp(x, x.dtype.type(0))), "x * tanh(log(1 + exp(x)))"),
     ("log_sigmoid", _log_sigmoid, lambda x: np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x))), "log(sigmoid(x))"),
     ("hardsigmoid", _hardsigmoid, lambda x: np.clip(x + 3, 0, 6) / 6, "clip(x + 3, 0, 6) / 6"),
-    ("hardswish", lambda x: x * _clip(x + 3.0, 0, 6) / 6.0, lambda x: x * np.clip(x + 3, 0, 6) / 6,
+    ("hardswish", lambda x: x * _hardsigmoid(x), lambda x: x * (np.clip(x + 3, 0, 6) / 6),
      "x * clip(x + 3, 0, 6) / 6"),
 ]  # fmt: skip
 
