@@ -77,3 +77,9 @@ def test_infinities_in_long_sums(shape: tuple[int, int], axis: int, dynamic: boo
         return x.sum(axis)
 
     torch.testing.assert_close(torch.compile(fn, backend="nnvm", dynamic=dynamic)(x), fn(x), equal_nan=True)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("shape", [(64, 300), (64, 1000), (40, 5000)])
+def test_products_of_a_matrix_and_a_vector(shape: tuple[int, int], dynamic: bool) -> None:
+    assert_sums_as_well_as_eager(lambda x: x @ x[0], shape, dynamic=dynamic)

@@ -107,3 +107,15 @@ def test_columns_a_page_apart_are_packed_several_tiles_at_a_time(where, m, n, k,
     a, b = whole(m, k), whole(k, n)
     (out,) = execute([x, w], [y], [a, b], where)
     np.testing.assert_array_equal(out, a @ b)
+
+
+@pytest.mark.parametrize("n,packed", [(1, False), (4, False), (8, True)])
+def test_columns_that_fill_little_of_a_vector_are_not_packed(n, packed):
+    """Vectors lie along the reduction there: of packed columns most lanes would hold nothing."""
+    x, w, r = placeholder((70, 130), F32, "x"), placeholder((n, 130), F32, "w"), reduce_axis(130, "r")
+    y = compute((70, n), lambda i, j: te.sum(x[i, r.var] * w[j, r.var], [r]), "y")
+    func = contraction([x, w], [y], target(TARGETS[2]), "f", {})
+    assert func is not None and ("w_packed" in scratch(func)) == packed
+    a, b = whole(70, 130), whole(n, 130)
+    (out,) = execute([x, w], [y], [a, b], target(TARGETS[2]))
+    np.testing.assert_array_equal(out, a @ b.T)

@@ -117,7 +117,7 @@ class _Plan:
 
     def _pack(self, strides: Strides) -> None:
         """Have the kernel pack its columns where they are not side by side and many rows use them."""
-        axis = pack_axis(self.c, strides)
+        axis = pack_axis(self.c, strides, self.lanes)
         if axis is not None and self.c.w.tensor not in {p.tensor for p in self.prologue}:
             block = self.lanes * 2
             step = self.c.w.step(self.c.master.reduce_axes[-1].var)

@@ -28,6 +28,8 @@ __all__ = ["PAGE", "far_rows", "pack_axis", "pack_columns", "pack_rows"]
 
 #: Rows from which on packing pays.
 ROWS = 24
+#: A vector's share that columns fill at most where vectors rather lie along the reduction: one in so many.
+FEW_COLUMNS = 4
 #: Elements between neighbours along the reduction from which on reading is slow.
 FAR = 64
 #: Columns and steps of the reduction from which on packing rows pays.
@@ -36,13 +38,15 @@ COLUMNS, STEPS = 64, 32
 PAGE, WAYS = 4096, 8
 
 
-def pack_axis(c: Contraction, strides: Strides) -> IterVar | None:
-    """The axis of the output whose columns should be packed, if any."""
+def pack_axis(c: Contraction, strides: Strides, lanes: int) -> IterVar | None:
+    """The axis of the output whose columns should be packed, if any, for vectors of `lanes`."""
     rows = numel(tuple(a.extent for a in c.final.axes if c.role(a) == "row"))
     axis = c.vector if c.vector is not None else _contiguous(c, strides)
     if axis is None or (isinstance(rows, int) and rows < ROWS) or c.master_axis(axis) is None:
         return None
     if c.role(axis) != "column" or not isinstance(axis.extent, int):
+        return None
+    if c.vector is None and axis.extent * FEW_COLUMNS <= lanes:
         return None
     step = c.w.step(c.master.reduce_axes[-1].var)
     if c.vector is not None and (not isinstance(step, int) or step < FAR or c.w.step(axis.var) != 1):
