@@ -12,12 +12,10 @@ from typing import Any
 
 import torch
 
-from nnvm_torch.recurrent_layer import lstm_layers
+from nnvm_torch.recurrent_layer import MAX_STEPS, lstm_layers
 
-__all__ = ["MAX_STEPS", "lstm", "lstm_layer", "lstm_layer_backward"]
+__all__ = ["lstm", "lstm_layer", "lstm_layer_backward"]
 
-#: A recurrent layer of more steps is left to ATen's own kernel.
-MAX_STEPS = 128
 #: oneDNN's number for an LSTM.
 _LSTM = 2
 #: What is kept of a step: its gates and the state of its cell.

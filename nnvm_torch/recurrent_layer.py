@@ -17,7 +17,10 @@ from torch._C import DispatchKey
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-__all__ = ["RECURRENCES", "lstm_layers"]
+__all__ = ["MAX_STEPS", "RECURRENCES", "lstm_layers"]
+
+#: Gradients of so many steps, at most, are computed step by step by operators of ours.
+MAX_STEPS = 128
 
 State = tuple[torch.Tensor, ...]
 _EAGER: dict[str, Any] = {"lstm": torch.lstm, "gru": torch.gru, "rnn_tanh": torch.rnn_tanh, "rnn_relu": torch.rnn_relu}
@@ -89,8 +92,7 @@ torch.library.register_autograd("nnvm::recurrent", _gradient, setup_context=_sav
 def lstm_layers(x: torch.Tensor, hx: Sequence[torch.Tensor], *how: Any) -> State | None:
     """As ``aten::lstm.input``, in layers of `nnvm::recurrent`; None where that cannot be, or where eager's has a
     gradient of its own."""
-    tensors = (x, *hx, *how[0])
-    if x.dtype == torch.float32 and torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+    if x.dtype == torch.float32 and _wants_gradients(x, *hx, *how[0]):
         return None
     found = _layers("lstm", x, tuple(hx), *how) if hx[0].shape[2] == hx[1].shape[2] else None
     return None if found is None else (found[0], *found[1])
@@ -98,9 +100,15 @@ def lstm_layers(x: torch.Tensor, hx: Sequence[torch.Tensor], *how: Any) -> State
 
 def _recurrence(kind: str, x: torch.Tensor, hx: torch.Tensor, *how: Any) -> Any:
     """As ``aten::gru.input``, ``aten::rnn_tanh.input`` and ``aten::rnn_relu.input``: in layers of `nnvm::recurrent`,
-    or as PyTorch's decomposition, step by step."""
-    found = _layers(kind, x, (hx,), *how)
+    or as PyTorch's decomposition, step by step: so where gradients of a few steps are wanted, which then are native."""
+    steps = x.shape[1 if how[-1] else 0] if x.dim() == 3 else None
+    few = isinstance(steps, int) and steps <= MAX_STEPS
+    found = None if few and _wants_gradients(x, hx, *how[0]) else _layers(kind, x, (hx,), *how)
     return _step_by_step(kind)(x, hx, *how) if found is None else (found[0], found[1][0])
+
+
+def _wants_gradients(*tensors: torch.Tensor) -> bool:
+    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
 
 
 def _step_by_step(kind: str) -> Any:
@@ -144,7 +152,8 @@ def _shapes_only(kind: str, x: Any, hx: Any, *how: Any) -> Any:
     """What Dynamo has to know of a layer's results. It would run PyTorch's decomposition on its fake tensors, step by
     step: that takes seconds for a hundred steps, and makes their number that of one sequence."""
     fake = isinstance(x, FakeTensor) and get_proxy_mode() is None
-    return (_recurrence if fake else _step_by_step(kind))(*((kind,) if fake else ()), x, hx, *how)
+    found = _layers(kind, x, (hx,), *how) if fake else None
+    return _step_by_step(kind)(x, hx, *how) if found is None else (found[0], found[1][0])
 
 
 for _kind in RECURRENCES:
