@@ -19,6 +19,7 @@ from nnvm_torch.aliasing import below_types, look_at_bases, root_of, view_of
 from nnvm_torch.convert import Context, NeedsMemory, Unsupported, converter_of
 from nnvm_torch.imported import Fallback, FromGraph, FromInput, Imported, NotImportable, Plain, Result, Strides, View
 from nnvm_torch.nested import leaves_of, mapped, rebuilt, spread, tensors_of, used_leaves, used_results
+from nnvm_torch.open_floats import float_of_sizes, takes_floats
 from nnvm_torch.partition import TOKEN, AtenCall, Size, Slot, is_effect, is_view, needs_strides
 from nnvm_torch.probe import refusal
 from nnvm_torch.sizes import (
@@ -209,6 +210,9 @@ class _Importer:
             return
         if isinstance(val, (torch.SymFloat, torch.SymBool, float)) and not node.users:
             return
+        if isinstance(val, torch.SymFloat) and (number := float_of_sizes(node, self.env)) is not None:
+            self.env[node] = number
+            return
         effect = is_effect(node)
         if not node.users and not effect:
             return
@@ -226,6 +230,8 @@ class _Importer:
 
     def _convert(self, node: fx.Node) -> Any:
         converter = converter_of(node.target)
+        if not takes_floats(node):
+            _refuse_floats(node)
         if converter is None:
             raise Unsupported("no conversion")
         vals = tensors_of(node.meta["val"])
@@ -269,6 +275,7 @@ class _Importer:
 
     def _opaque(self, node: fx.Node, effect: bool) -> Any:
         """The call as a node that ATen runs; gives what `node.meta["val"]` looks like, with entries for tensors."""
+        _refuse_floats(node)
         tensors: list[NodeEntry] = []
         by_memory = needs_strides(node)
 
@@ -342,6 +349,8 @@ class _Importer:
     def _result(self, r: Any) -> Result:
         if not isinstance(r, fx.Node):
             return Plain(r)
+        if isinstance(r.meta.get("val"), torch.SymFloat):
+            raise NotImportable("a result of type SymFloat")
         value = self.env[r]
         if not isinstance(value, NodeEntry):
             return Plain(value)
@@ -374,6 +383,11 @@ class _Importer:
         self.output_strides.append(None if is_foreign(val) else strides_of(val))
         self.output_of[base] = len(self.outputs) - 1
         return len(self.outputs) - 1
+
+
+def _refuse_floats(node: fx.Node) -> None:
+    if any(isinstance(n.meta.get("val"), torch.SymFloat) for n in node.all_input_nodes):
+        raise NotImportable("a result of type SymFloat")
 
 
 def _agree(got: TensorType, want: TensorType, node: fx.Node) -> bool:

@@ -196,7 +196,8 @@ class Context:
 
     def result_type(self, *xs: Any) -> DType:
         """torch's promotion of some of the call's arguments (fake tensors and numbers)."""
-        t = torch.result_type(*[0 if isinstance(x, torch.SymInt) else x for x in xs])
+        numbers = {torch.SymInt: 0, torch.SymFloat: 0.0}
+        t = torch.result_type(*[numbers.get(type(x), x) for x in xs])
         if (d := dtype_of(t)) is None:
             raise Unsupported(f"dtype {t}")
         return d
