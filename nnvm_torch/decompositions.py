@@ -129,7 +129,8 @@ _FORCED |= dict.fromkeys(("hardshrink.default", "softshrink.default"))
 
 #: Operators whose results lie in order however their arguments do, unlike what PyTorch's traces say.
 _IN_ORDER = ("rrelu_with_noise_functional.default", "poisson.default", "_standard_gamma.default",
-             "normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor")  # fmt: skip
+             "normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor",
+             "log_sigmoid_forward.default")  # fmt: skip
 
 #: Operators whose results have the memory format of their argument, unlike what PyTorch's traces say.
 _IN_FORMAT = ("reflection_pad2d.default", "reflection_pad3d.default", "replication_pad2d.default",

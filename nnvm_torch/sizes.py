@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import sympy
@@ -191,6 +191,13 @@ def _needs_no_heuristics(x: Any, weight: Any) -> bool:
     return open_sizes and closed and x.ndim == weight.ndim > 2 and _is_plain(x) and _is_plain(weight)
 
 
+def _are_steps(args: Sequence[Any]) -> bool:
+    """Are strides and dilations positive, paddings not negative? Of those that only the call knows, a guard says."""
+    least = (1, 0, 1, None, 0)  # stride, padding, dilation, transposed, padding of the output
+    pairs = [(v, low) for given, low in zip(args[3:], least) if low is not None for v in given]
+    return all(bool(v >= low) for v, low in pairs)
+
+
 def _without_heuristics(traced: Callable[..., Any]) -> Callable[..., Any]:
     """PyTorch's tracing of a convolution; of contiguous tensors of sizes that are not known, without a look at which
     kernel oneDNN would take: all of them give contiguous results. What eager refuses is a guard as before."""
@@ -200,7 +207,7 @@ def _without_heuristics(traced: Callable[..., Any]) -> Callable[..., Any]:
         x: Any
         x, weight = (args[0], args[1]) if len(args) > 1 else (kwargs.get("input"), kwargs.get("weight"))
         fits = isinstance(x, torch.Tensor) and isinstance(weight, torch.Tensor) and x.dtype == weight.dtype
-        if not fits or not _needs_no_heuristics(x, weight):
+        if not fits or not _needs_no_heuristics(x, weight) or not _are_steps(args):
             return traced(fake_mode, func, *args, **kwargs)
         with in_kernel_invocation_manager(fake_mode):
             out = func(*args, **kwargs)

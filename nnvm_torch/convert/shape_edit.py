@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
@@ -74,14 +75,31 @@ def _slice_scatter(c: Context, x: NodeEntry, piece: NodeEntry, dim: int = 0, sta
         raise Unsupported("a symbolic step")
     check_apart(c.args[0])
     axis = normal_axis(dim, x.type.rank)
-    return _write(c, x, piece, axis, begin_of(c, 3, "start", c.args[0].shape[axis]), piece.type.shape[axis], step)
+    size = c.args[0].shape[axis]
+    first, last = _place(c.traced(3, "start"), 0, size), _place(c.traced(4, "end"), size, size)
+    length = (last - first + step - 1) // step if last > first else 0
+    if c.args[1].shape[axis] != length:  # a guard
+        raise Unsupported("a piece that is not as long as the slice")
+    return _write(c, x, piece, axis, begin_of(c, 3, "start", size), piece.type.shape[axis], step)
+
+
+def _place(n: Any, absent: Any, size: Any) -> Any:
+    """A bound of a slice of an axis of `size` as a place between 0 and it; how they compare is a guard."""
+    if n is None:
+        return absent
+    if n < 0:
+        n = n + size
+    return 0 if n < 0 else size if n > size else n
 
 
 @converts("select_scatter.default")
 def _select_scatter(c: Context, x: NodeEntry, piece: NodeEntry, dim: int, index: Dim) -> Value:
     check_apart(c.args[0])
     axis = normal_axis(dim, x.type.rank)
-    begin = begin_of(c, 3, "index", c.args[0].shape[axis])
+    size, at = c.args[0].shape[axis], c.traced(3, "index")
+    if not (at >= -size and at < size):  # guards
+        raise Unsupported("an index out of range")
+    begin = begin_of(c, 3, "index", size)
     shape = (*x.type.shape[:axis], 1, *x.type.shape[axis + 1 :])
     return _write(c, x, c.reshape(piece, shape), axis, begin, 1, 1)
 

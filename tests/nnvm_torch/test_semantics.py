@@ -89,6 +89,27 @@ def test_integer_division_by_zero_raises(op, dtype):
     same(op, x, torch.tensor([2, 1, 3], dtype=dtype))
 
 
+def test_logsigmoid_lies_in_order():
+    x = torch.randn(6, 4).t()
+    got, want = compiled(F.logsigmoid, x), F.logsigmoid(x)
+    torch.testing.assert_close(got, want)
+    assert got.stride() == want.stride() == (6, 1)
+
+
+@pytest.mark.parametrize("name,good,bad", [("padding", (1, 2, 0), -1), ("stride", (1, 2), -1), ("dilation", (1, 2), 0)])
+def test_a_step_of_a_convolution_that_changes_is_refused_where_eager_refuses_it(name, good, bad):
+    def fn(x, n):
+        return F.conv2d(x, torch.ones(1, 1, 2, 2), **{name: n})
+
+    torch._dynamo.reset()
+    x, call = torch.randn(2, 1, 9, 8), torch.compile(fn, backend="nnvm", dynamic=True)
+    for n in good:
+        torch.testing.assert_close(call(x, n), fn(x, n))
+    for f in (fn, call):
+        with pytest.raises(RuntimeError):
+            f(x, bad)
+
+
 def test_a_number_is_true_in_the_type_of_the_tensors():
     def fn(x, y):
         return torch.logical_and(x, y), torch.logical_or(x, y), torch.logical_xor(x, y)

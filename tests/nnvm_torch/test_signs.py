@@ -147,6 +147,22 @@ def test_a_number_that_a_tensor_does_not_hold(dtype: torch.dtype, large: int) ->
     torch.testing.assert_close(compiled(x, 7), fn(x, 7))
 
 
+@pytest.mark.parametrize("name, good, bad", [("select_scatter", (3, 2, 8, -9), 9), ("slice_scatter", (3, 2, 7), 8)])
+def test_a_place_outside_is_refused(name: str, good: tuple[int, ...], bad: int) -> None:
+    def fn(x: torch.Tensor, n: int) -> torch.Tensor:
+        if name == "select_scatter":
+            return torch.select_scatter(x, x[0] * 0, 0, n)
+        return torch.slice_scatter(x, x[:2] * 0, 0, n, n + 2)
+
+    torch._dynamo.reset()
+    compiled, x = torch.compile(fn, backend="nnvm", dynamic=True), torch.randn(9, 8)
+    for n in good:
+        torch.testing.assert_close(compiled(x, n), fn(x, n))
+    for call in (fn, compiled):
+        with pytest.raises((RuntimeError, IndexError)):
+            call(x, bad)
+
+
 def test_a_gradient_with_a_number_of_either_sign() -> None:
     torch._dynamo.reset()
 
