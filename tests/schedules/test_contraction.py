@@ -367,7 +367,7 @@ def test_symbolic_rows_fetch_a_panel_once(rows):
 
 @pytest.mark.parametrize("layout", ["kn", "nk"])
 @pytest.mark.parametrize("where", [target(), TINY], ids=["caches", "tiny caches"])
-@pytest.mark.parametrize("m,k,n", [(30, 33, 80), (61, 600, 72)])
+@pytest.mark.parametrize("m,k,n", [(130, 33, 80), (161, 600, 72)])
 def test_far_columns_are_packed_once_per_tile(layout, where, m, k, n):
     x, r = placeholder((2, m, k), F32, "x"), reduce_axis(k, "r")
     w = placeholder((2, k, n) if layout == "kn" else (2, n, k), F32, "w")

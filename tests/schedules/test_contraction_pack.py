@@ -112,10 +112,28 @@ def test_columns_a_page_apart_are_packed_several_tiles_at_a_time(where, m, n, k,
 @pytest.mark.parametrize("n,packed", [(1, False), (4, False), (8, True)])
 def test_columns_that_fill_little_of_a_vector_are_not_packed(n, packed):
     """Vectors lie along the reduction there: of packed columns most lanes would hold nothing."""
-    x, w, r = placeholder((70, 130), F32, "x"), placeholder((n, 130), F32, "w"), reduce_axis(130, "r")
-    y = compute((70, n), lambda i, j: te.sum(x[i, r.var] * w[j, r.var], [r]), "y")
+    x, w, r = placeholder((140, 130), F32, "x"), placeholder((n, 130), F32, "w"), reduce_axis(130, "r")
+    y = compute((140, n), lambda i, j: te.sum(x[i, r.var] * w[j, r.var], [r]), "y")
     func = contraction([x, w], [y], target(TARGETS[2]), "f", {})
     assert func is not None and ("w_packed" in scratch(func)) == packed
-    a, b = whole(70, 130), whole(n, 130)
+    a, b = whole(140, 130), whole(n, 130)
     (out,) = execute([x, w], [y], [a, b], target(TARGETS[2]))
     np.testing.assert_array_equal(out, a @ b.T)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize(
+    "rows,n,k,packed",
+    [(32, 160, 528, False), (64, 160, 528, False), (64, 160, 130, True), (128, 160, 528, True), (32, 1024, 528, True)],
+)
+def test_columns_of_few_rows_are_not_packed(rows, n, k, packed, transposed):
+    """A copy that few rows use costs more than it saves, unless steps are few or a page apart."""
+    shape = (n, k) if transposed else (k, n)
+    x, w, r = placeholder((rows, k), F32, "x"), placeholder(shape, F32, "w"), reduce_axis(k, "r")
+    y = compute((rows, n), lambda i, j: te.sum(x[i, r.var] * (w[j, r.var] if transposed else w[r.var, j]), [r]), "y")
+    func = contraction([x, w], [y], target(TARGETS[2]), "f", {})
+    expected = packed and (n < 1024 or not transposed)
+    assert func is not None and ("w_packed" in scratch(func)) == expected
+    a, b = whole(rows, k), whole(*shape)
+    (out,) = execute([x, w], [y], [a, b], target(TARGETS[2]))
+    np.testing.assert_array_equal(out, a @ (b.T if transposed else b))

@@ -26,8 +26,9 @@ from nnvm.tir.visitor import post_order, substitute
 
 __all__ = ["PAGE", "far_rows", "pack_axis", "pack_columns", "pack_rows"]
 
-#: Rows from which on packing pays.
-ROWS = 24
+#: Rows from which on packing pays: of few steps, of columns whose steps are a page apart or need a conversion, or where
+#: the steps of the rows are apart too; and of others, which have at least so many steps.
+ROWS, NEAR_ROWS, NEAR_STEPS = 24, 128, 512
 #: A vector's share that columns fill at most where vectors rather lie along the reduction: one in so many.
 FEW_COLUMNS = 4
 #: Elements between neighbours along the reduction from which on reading is slow.
@@ -49,6 +50,12 @@ def pack_axis(c: Contraction, strides: Strides, lanes: int) -> IterVar | None:
     if c.vector is None and axis.extent * FEW_COLUMNS <= lanes:
         return None
     step = c.w.step(c.master.reduce_axes[-1].var)
+    near = c.vector is None or not isinstance(step, int) or step * c.w.tensor.dtype.bytes < PAGE
+    near = near and c.w.tensor.dtype == c.master.dtype and c.x.step(c.master.reduce_axes[-1].var) == 1
+    steps = numel(tuple(a.extent for a in c.master.reduce_axes))
+    if near and isinstance(rows, int) and rows < NEAR_ROWS and isinstance(steps, int) and steps >= NEAR_STEPS:
+        if c.vector is not None or steps % lanes == 0:
+            return None
     if c.vector is not None and (not isinstance(step, int) or step < FAR or c.w.step(axis.var) != 1):
         return None
     return axis
