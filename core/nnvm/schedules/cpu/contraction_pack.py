@@ -53,9 +53,9 @@ def pack_axis(c: Contraction, strides: Strides, lanes: int) -> IterVar | None:
     near = c.vector is None or not isinstance(step, int) or step * c.w.tensor.dtype.bytes < PAGE
     near = near and c.w.tensor.dtype == c.master.dtype and c.x.step(c.master.reduce_axes[-1].var) == 1
     steps = numel(tuple(a.extent for a in c.master.reduce_axes))
-    if near and isinstance(rows, int) and rows < NEAR_ROWS and isinstance(steps, int) and steps >= NEAR_STEPS:
-        if c.vector is not None or steps % lanes == 0:
-            return None
+    long = isinstance(steps, int) and steps >= NEAR_STEPS and (c.vector is not None or steps % lanes == 0)
+    if near and long and isinstance(rows, int) and rows < NEAR_ROWS:
+        return None
     if c.vector is not None and (not isinstance(step, int) or step < FAR or c.w.step(axis.var) != 1):
         return None
     return axis
