@@ -13,6 +13,7 @@ from torch.nn import functional as F
 import nnvm.ops  # noqa: F401  registers the ops
 from nnvm.graph import op as ops
 from nnvm.target import Target
+from nnvm_torch.recurrent_layer import eager_layer
 from nnvm_torch.tensors import torch_dtype
 
 __all__ = ["target_of"]
@@ -151,6 +152,20 @@ def _orthogonal_polynomial(attrs: Attrs, x: torch.Tensor, degree: torch.Tensor) 
     function = getattr(torch.special, f"{'shifted_' * attrs['shifted']}{kind}_polynomial_{letter}")
     out: torch.Tensor = function(x, degree)
     return out
+
+
+@_in_aten("recurrent")
+def _recurrent(attrs: Attrs, gates: torch.Tensor, weight: torch.Tensor, hidden: torch.Tensor,
+               *more: torch.Tensor) -> Sequence[torch.Tensor]:  # fmt: skip
+    """As a layer on its gates, which an identity takes for their products with the input."""
+    kind, bias = attrs["kind"], gates.new_zeros(len(weight))
+    if kind == "gru" and more:
+        bias[2 * hidden.shape[1] :] = more[0]
+    identity = torch.eye(len(weight), dtype=gates.dtype, device=gates.device)
+    cells = more[0] if kind == "lstm" else None
+    params = [identity, weight, torch.zeros_like(bias), bias]
+    results = eager_layer(gates, params, hidden, cells, kind, attrs["reverse"])
+    return results[: 3 if kind == "lstm" else 2]
 
 
 # -- products that may run in the vendor's library

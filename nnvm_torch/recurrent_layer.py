@@ -17,7 +17,7 @@ from torch._C import DispatchKey
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-__all__ = ["MAX_STEPS", "RECURRENCES", "lstm_layers"]
+__all__ = ["MAX_STEPS", "RECURRENCES", "eager_layer", "lstm_layers"]
 
 #: Gradients of so many steps, at most, are computed step by step by operators of ours.
 MAX_STEPS = 128
@@ -32,7 +32,7 @@ _library.define("recurrent_backward(Tensor[] grads, Tensor x, Tensor[] params, T
                 "bool reverse) -> Tensor[]")  # fmt: skip
 
 
-def _in_eager(x: torch.Tensor, params: Sequence[torch.Tensor], hidden: torch.Tensor, cells: torch.Tensor | None,
+def eager_layer(x: torch.Tensor, params: Sequence[torch.Tensor], hidden: torch.Tensor, cells: torch.Tensor | None,
               kind: str, reverse: bool) -> State:  # fmt: skip
     """x [T, N, I], params as of the layer, hidden and (of an LSTM) cells [N, H] -> outputs [T, N, H], last hidden and
     cells (of another kind than an LSTM nothing)."""
@@ -57,7 +57,7 @@ def _backward_in_eager(grads: Sequence[torch.Tensor], x: torch.Tensor, params: S
     """Gradients of x, the params, hidden and (of an LSTM) cells, from those of the three results."""
     inputs = [t.detach().requires_grad_() for t in (x, *params, hidden, *(() if cells is None else (cells,)))]
     with torch.enable_grad():
-        made = _in_eager(inputs[0], inputs[1 : 1 + len(params)], inputs[1 + len(params)],
+        made = eager_layer(inputs[0], inputs[1 : 1 + len(params)], inputs[1 + len(params)],
                          None if cells is None else inputs[-1], kind, reverse)  # fmt: skip
     count = 3 if kind == "lstm" else 2
     return [g.clone() for g in torch.autograd.grad(made[:count], inputs, list(grads[:count]))]
@@ -82,7 +82,7 @@ def _gradient(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
     return of_x, rest[: ctx.count], rest[ctx.count], rest[-1] if ctx.has_cells else None, None, None
 
 
-for _name, _eager, _fake in (("recurrent", _in_eager, _traced),
+for _name, _eager, _fake in (("recurrent", eager_layer, _traced),
                              ("recurrent_backward", _backward_in_eager, _backward_traced)):  # fmt: skip
     _library.impl(_name, _eager, "CompositeExplicitAutograd")
     torch.library.register_fake(f"nnvm::{_name}", _fake, lib=_library)

@@ -194,6 +194,26 @@ def test_views_strides_and_mutation() -> None:
     assert got.stride() == expected.stride()
 
 
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers_run_in_aten(kind: Any) -> None:
+    torch.manual_seed(0)
+    model, x = kind(3, 5, bidirectional=True).eval(), torch.randn(4, 2, 3)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(model)(x), model(x), rtol=1e-5, atol=1e-6)
+
+
+def test_joined_results_of_aten() -> None:
+    """What ATen makes lies where it made it, and is copied to where it is joined."""
+
+    def model(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        parts = [x.sort()[0], y.cumsum(0), y.topk(3)[0]]
+        return torch.cat(parts, 1), torch.stack([x.sort(0)[0], (x + 1).sort(1)[0]]), torch.cat([y.cumsum(1), y + 1])
+
+    x, y = torch.randn(4, 5), torch.randn(4, 6)
+    for got, expected in zip(compiled(model)(x, y), model(x, y)):
+        torch.testing.assert_close(got, expected)
+
+
 def test_index_out_of_bounds_raises() -> None:
     table = nn.Embedding(10, 4)
     with torch.no_grad(), pytest.raises(IndexError):

@@ -322,15 +322,20 @@ def _upsampling(a: Attrs, x: torch.Tensor) -> torch.Tensor:
 def _recurrent(
     a: Attrs, gates: torch.Tensor, weight: torch.Tensor, hidden: torch.Tensor, *more: torch.Tensor
 ) -> tuple[torch.Tensor, ...]:
-    """A layer whose input is its gates, which their weight leaves as they are."""
-    kind, bias = a["kind"], torch.zeros(len(weight), dtype=gates.dtype)
-    state: Any = hidden[None]
-    if kind == "lstm":
-        state = [hidden[None], more[0][None]]
-    elif more:
-        bias[2 * hidden.shape[1] :] = more[0]
-    eye = torch.eye(len(weight), dtype=gates.dtype)
-    data = gates.flip(0) if a["reverse"] else gates
-    params = [eye, weight, torch.zeros_like(bias), bias]
-    out, *last = getattr(torch, kind)(data, state, params, True, 1, 0.0, False, False, False)
-    return (out.flip(0) if a["reverse"] else out, *(s[0] for s in last))
+    size, (h, c) = hidden.shape[1], (hidden, more[0] if more else None)
+    outputs = []
+    for x in reversed(gates) if a["reverse"] else gates:
+        product = h @ weight.t()
+        if a["kind"] == "gru":
+            r, z = (x[:, : 2 * size] + product[:, : 2 * size]).sigmoid().chunk(2, 1)
+            new = (x[:, 2 * size :] + r * (product[:, 2 * size :] + (0 if c is None else c))).tanh()
+            h = (1 - z) * new + z * h
+        elif a["kind"] == "lstm":
+            i, f, g, o = (x + product).chunk(4, 1)
+            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+            h = o.sigmoid() * c.tanh()
+        else:
+            h = (x + product).tanh() if a["kind"] == "rnn_tanh" else (x + product).relu()
+        outputs.append(h)
+    outputs = outputs[::-1] if a["reverse"] else outputs
+    return (torch.stack(outputs), h, *((c,) if a["kind"] == "lstm" else ()))

@@ -45,7 +45,7 @@ def elide_copies(graph: Graph, context: PassContext) -> Graph:
     if not context.target.has_kernels or not any(n.op.has("places") or n.op.attr("strided_view") for n in graph.nodes):
         return graph
     graph = _shared_runs(graph)
-    chosen = _Chooser(graph)
+    chosen = _Chooser(graph, context.target.is_gpu)
     chosen.choose()
     if not chosen.nodes:
         return graph
@@ -88,10 +88,11 @@ def _shared_runs(graph: Graph) -> Graph:
 
 
 class _Chooser:
-    """Decides for each node whether it moves data."""
+    """Decides for each node whether it moves data. `is_gpu`: there the frontend may run ops that have no compute, whose
+    results lie where it made them."""
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, is_gpu: bool) -> None:
+        self.graph, self.is_gpu = graph, is_gpu
         self.uses = Uses(graph)
         strides = graph.attrs.get("output_strides") or (None,) * len(graph.outputs)
         self.strided_outputs = {covered(e) for e, s in zip(graph.outputs, strides) if s is not None}
@@ -152,7 +153,7 @@ class _Chooser:
     def _can_lie_in(self, part: NodeEntry, e: NodeEntry, node: Node, strides: Strides | None) -> bool:
         """Whether a part may be written where the whole lies."""
         made = part.node
-        if part in self.placed or part in self.returned or not _is_computed(made) or part.type.numel == 0:
+        if part in self.placed or part in self.returned or not self._is_computed(made) or part.type.numel == 0:
             return False
         if strides is None:
             return True
@@ -190,7 +191,8 @@ class _Chooser:
     def _is_written_in_order(self, node: Node) -> bool:
         """Whether the kernel before a transpose can write its output in the order of that."""
         data, out = node.inputs[0], node[0]
-        if data in self.placed or data in self.returned or out in self.strided_outputs or not _is_computed(data.node):
+        is_kept = data in self.placed or data in self.returned
+        if is_kept or out in self.strided_outputs or not self._is_computed(data.node):
             return False
         if not data.node.op.has("compute") or _pattern(data.node) <= OpPattern.INJECTIVE:
             return False
@@ -211,6 +213,12 @@ class _Chooser:
         _, strides = node.op.attr("strided_view")(node.attrs, data.type, row_major(data.type.shape))
         return _run_bytes(out, out.type.shape, strides) >= _RUN_BYTES and self._all_take(out, strides)
 
+    def _is_computed(self, node: Node) -> bool:
+        """Whether a kernel writes the value, of this node's own or through its parts."""
+        if node.is_variable or node.is_constant or is_view(node):
+            return False
+        return bool(node.op.has("compute") or (node.op.has("build_tir") and not self.is_gpu))
+
 
 def _run_bytes(e: NodeEntry, shape: Sequence[Dim], strides: Sequence[Dim]) -> int:
     """Bytes of a value that lie side by side; named sizes count as long."""
@@ -224,13 +232,6 @@ def _run_bytes(e: NodeEntry, shape: Sequence[Dim], strides: Sequence[Dim]) -> in
             return max(run, _RUN_BYTES)
         run, step = run * extent, step * extent
     return run
-
-
-def _is_computed(node: Node) -> bool:
-    """Whether a kernel writes the value, of this node's own or through its parts."""
-    if node.is_variable or node.is_constant or is_view(node):
-        return False
-    return bool(node.op.has("compute") or node.op.has("build_tir"))
 
 
 def _pattern(node: Node) -> OpPattern:
